@@ -1,0 +1,1 @@
+"""Quire's application layer: conversations, settings, the worker thread. Imports nothing by itself."""

@@ -1,0 +1,108 @@
+"""A conversation: a tree of messages in which the visible chat is one path. Pure Python values."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, NewType
+
+from inference.config import SamplingParams
+from inference.metrics import RequestMetrics
+from inference.request import Role
+
+ConversationId = NewType("ConversationId", str)
+MessageId = NewType("MessageId", int)
+
+MessageStatus = Literal["complete", "streaming", "stopped", "length", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One node of the tree.
+
+    Attributes:
+        parent_id: The message it follows; None for a first message.
+        token_ids: A reply's ids as sampled, without the end-of-turn token; None for typed text.
+        model_key: Which model made the ids: they are only reused by the same one.
+        status: "streaming" in a stored message means that the program ended in mid-reply.
+        error: For status "error": what happened, in words for people.
+        created_at: Seconds since the epoch.
+    """
+
+    id: MessageId
+    conversation_id: ConversationId
+    parent_id: MessageId | None
+    role: Role
+    content: str
+    created_at: float
+    status: MessageStatus = "complete"
+    token_ids: tuple[int, ...] | None = None
+    model_key: str | None = None
+    metrics: RequestMetrics | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What a person set for one chat; None or "" takes the general setting."""
+
+    system_prompt: str = ""
+    sampling: SamplingParams | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSummary:
+    """One row of the chat list."""
+
+    id: ConversationId
+    title: str
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A whole conversation, as a value: changes give a new one.
+
+    Attributes:
+        messages: All nodes by id.
+        leaf_id: The end of the visible path; None while empty.
+    """
+
+    id: ConversationId
+    title: str
+    created_at: float
+    updated_at: float
+    settings: ChatSettings = field(default_factory=ChatSettings)
+    messages: dict[MessageId, Message] = field(default_factory=dict)
+    leaf_id: MessageId | None = None
+
+    def path(self) -> list[Message]:
+        """The visible chat, oldest message first."""
+        return self.path_to(self.leaf_id)
+
+    def path_to(self, message_id: MessageId | None) -> list[Message]:
+        """The messages from the first one down to `message_id`, both included."""
+        found: list[Message] = []
+        while message_id is not None:
+            message = self.messages[message_id]
+            found.append(message)
+            message_id = message.parent_id
+        return found[::-1]
+
+    def versions(self, message_id: MessageId) -> list[MessageId]:
+        """The message and its siblings, oldest first: what ‹ 2/3 › switches between."""
+        parent_id = self.messages[message_id].parent_id
+        return sorted(m.id for m in self.messages.values() if m.parent_id == parent_id)
+
+    def newest_leaf_below(self, message_id: MessageId) -> MessageId:
+        """The end of the newest branch under `message_id`; itself if nothing follows."""
+        newest_child: dict[MessageId, MessageId] = {}
+        for message in self.messages.values():
+            if message.parent_id is not None:
+                known = newest_child.get(message.parent_id, message.id)
+                newest_child[message.parent_id] = max(known, message.id)
+        while message_id in newest_child:
+            message_id = newest_child[message_id]
+        return message_id
+
+    def with_message(self, message: Message, *, as_leaf: bool = False) -> "Conversation":
+        """This conversation with `message` added or replaced."""
+        leaf_id = message.id if as_leaf else self.leaf_id
+        return replace(self, messages={**self.messages, message.id: message}, leaf_id=leaf_id)

@@ -1,0 +1,161 @@
+"""What the two threads say to each other: frozen, picklable values, nothing else crosses.
+
+Commands go from the GUI thread through a queue to the engine thread; events come back through one
+Qt signal. Pure Python, so the engine could move to its own process without touching the window.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from inference.config import EngineConfig, SamplingParams
+from inference.metrics import EngineStats, ModelInfo, RequestMetrics
+from inference.request import ChatMessage, FinishReason
+
+ReplyId = NewType("ReplyId", int)
+
+
+# ---------------------------------------------------------------- commands: GUI -> engine thread
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Open this model; one that is open is closed first, its running replies end as aborted."""
+
+    path: str
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Close the model and give its memory back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Make one reply.
+
+    Attributes:
+        reply_id: Chosen by the sender, unique while the program runs; names the reply in events.
+        as_plain_text: The model has no chat template and the person chose plain completion: the
+            contents are joined with blank lines and continued.
+    """
+
+    reply_id: ReplyId
+    conversation_id: str
+    messages: tuple[ChatMessage, ...]
+    params: SamplingParams
+    as_plain_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    """End this reply after the step that runs now; unknown or ended ids are ignored."""
+
+    reply_id: ReplyId
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End the engine thread: running replies end as aborted, the model is closed."""
+
+
+Command = LoadModel | UnloadModel | Generate | StopReply | Shutdown
+
+
+# ---------------------------------------------------------------- events: engine thread -> GUI
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error in words for people.
+
+    Attributes:
+        kind: What the window may offer next.
+        message: What happened, one or two sentences.
+        hint: What to do next; may be empty.
+    """
+
+    kind: Literal["model_file", "memory", "context_full", "template", "request", "compute", "bug"]
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoading:
+    """A load goes on; `fraction` runs from 0 to 1."""
+
+    path: str
+    stage: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReady:
+    """The model is open and can reply."""
+
+    info: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """The load ended with an error; no model is open."""
+
+    path: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUnloaded:
+    """No model is open any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyProgressed:
+    """One step of one reply: prefill went on, or text came.
+
+    Attributes:
+        text: Whole characters to append; may be empty.
+        token_ids: Tokens sampled in the step.
+        prefilled_tokens: Prompt tokens done, reused ones included.
+    """
+
+    reply_id: ReplyId
+    text: str
+    token_ids: tuple[int, ...]
+    prefilled_tokens: int
+    metrics: RequestMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyEnded:
+    """The last event of a reply. `failure` is set if and only if finish_reason is "error"."""
+
+    reply_id: ReplyId
+    finish_reason: FinishReason
+    metrics: RequestMetrics
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSampled:
+    """A snapshot of the engine, at most four times a second while it works, and when it falls idle.
+
+    Attributes:
+        rss_bytes: Resident memory of this process.
+        total_memory_bytes: Memory of the machine.
+    """
+
+    stats: EngineStats
+    rss_bytes: int
+    total_memory_bytes: int
+
+
+Event = (
+    ModelLoading
+    | ModelReady
+    | ModelFailed
+    | ModelUnloaded
+    | ReplyProgressed
+    | ReplyEnded
+    | StatsSampled
+)

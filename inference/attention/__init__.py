@@ -1,0 +1,1 @@
+"""Attention over blocks. Imports nothing by itself."""

@@ -1,0 +1,149 @@
+"""What a caller may set: the engine's configuration and one request's sampling. Pure Python."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from inference.errors import InvalidRequestError
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps", "xpu"]
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+BackendName = Literal["auto", "blocks", "reference"]
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 256
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How to load and run one model.
+
+    Attributes:
+        device: Where to compute; "auto" takes CUDA, then MPS, then XPU, then the CPU.
+        dtype: Type of weights and activations; "auto" is float32 on CPU (bfloat16 if float32 does
+            not fit) and bfloat16 on GPUs.
+        kv_dtype: Type of the KV blocks; "auto" is the compute type.
+        context_tokens: Most tokens of prompt and reply together, at least 2; None takes the
+            model's own limit, bounded by `kv_cache_bytes`.
+        block_size: Slots per KV block, a power of two; None takes the backend's own.
+        kv_cache_bytes: Budget of the KV blocks, >= 1 MiB; None chooses from free memory.
+        prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
+        num_threads: CPU threads, >= 1; None takes the physical cores.
+        attention_backend: "auto" picks for the device; "reference" defines the truth.
+    """
+
+    device: DeviceName = "auto"
+    dtype: DtypeName = "auto"
+    kv_dtype: DtypeName = "auto"
+    context_tokens: int | None = None
+    block_size: int | None = None
+    kv_cache_bytes: int | None = None
+    prefill_chunk_tokens: int = 256
+    num_threads: int | None = None
+    attention_backend: BackendName = "auto"
+
+    def __post_init__(self) -> None:
+        _check_choice("device", self.device, ("auto", "cpu", "cuda", "mps", "xpu"))
+        _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
+        _check_choice("kv_dtype", self.kv_dtype, ("auto", "float32", "bfloat16", "float16"))
+        _check_choice("attention_backend", self.attention_backend, ("auto", "blocks", "reference"))
+        _check_optional_int("context_tokens", self.context_tokens, low=2)
+        _check_optional_int("block_size", self.block_size, low=1, high=4096)
+        if self.block_size is not None and self.block_size & (self.block_size - 1):
+            raise InvalidRequestError(
+                "block_size", f"must be a power of two, not {self.block_size}."
+            )
+        _check_optional_int("kv_cache_bytes", self.kv_cache_bytes, low=2**20)
+        _check_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
+        _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose each token of one reply. Checked on construction.
+
+    Attributes:
+        temperature: 0 is argmax; 0 to 100.
+        top_k: Keep the k likeliest; 0 switches it off.
+        top_p: Keep the smallest set with this probability; 1 switches it off, 0 keeps one token.
+        min_p: Keep tokens with at least this share of the best one's probability; 0 is off.
+        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens seen in
+            prompt or reply; 1 is off (Keskar et al. 2019, CTRL).
+        presence_penalty: -2 to 2; subtracted once from each token seen in the reply; 0 is off.
+        frequency_penalty: -2 to 2; subtracted per occurrence in the reply; 0 is off.
+        seed: 0 to 2^63 - 1; None draws a new one, which is recorded in the request's metrics.
+        max_tokens: Most tokens of the reply, >= 1; None lets it run to the end of the context.
+        stop: The reply ends before the first of these strings, which is never shown. A list is
+            accepted and kept as a tuple.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_float("temperature", self.temperature, low=0.0, high=100.0)
+        _check_int("top_k", self.top_k, low=0, high=2**31 - 1)
+        _check_float("top_p", self.top_p, low=0.0, high=1.0)
+        _check_float("min_p", self.min_p, low=0.0, high=1.0)
+        _check_float("repetition_penalty", self.repetition_penalty, low=0.01, high=100.0)
+        _check_float("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
+        _check_optional_int("seed", self.seed, low=0, high=MAX_SEED)
+        _check_optional_int("max_tokens", self.max_tokens, low=1)
+        object.__setattr__(self, "stop", _checked_stop(self.stop))
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every token is the argmax, so that no random number is drawn."""
+        return self.temperature == 0.0
+
+
+def _checked_stop(value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple)):
+        raise InvalidRequestError("stop", f"must be a list of strings, not {type(value).__name__}.")
+    if len(value) > MAX_STOP_STRINGS:
+        raise InvalidRequestError(
+            "stop", f"may hold at most {MAX_STOP_STRINGS} strings, not {len(value)}."
+        )
+    for item in value:
+        if not isinstance(item, str) or not 1 <= len(item) <= MAX_STOP_STRING_CHARS:
+            raise InvalidRequestError(
+                "stop", f"each string must have 1 to {MAX_STOP_STRING_CHARS} characters."
+            )
+    return tuple(value)
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidRequestError(field, f"must be one of {', '.join(choices)}, not {value!r}.")
+
+
+def _check_float(field: str, value: object, *, low: float, high: float) -> None:
+    allowed = f"must be a number from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {value!r}.")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRequestError(field, f"{allowed}, not {value!r}.")
+
+
+def _check_int(field: str, value: object, *, low: int, high: int = 2**63 - 1) -> None:
+    allowed = f"must be a whole number from {low:,} to {high:,}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {value!r}.")
+    if not low <= value <= high:
+        raise InvalidRequestError(field, f"{allowed}, not {value}.")
+
+
+def _check_optional_int(field: str, value: object, *, low: int, high: int = 2**63 - 1) -> None:
+    if value is not None:
+        _check_int(field, value, low=low, high=high)

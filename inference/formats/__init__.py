@@ -1,0 +1,1 @@
+"""Readers of model files. Imports nothing by itself."""

@@ -1,0 +1,1 @@
+"""KV memory in blocks. Imports nothing by itself."""

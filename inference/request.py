@@ -1,0 +1,102 @@
+"""What goes into the engine and what comes out, as frozen values. Pure Python; any thread."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NewType
+
+from inference.config import SamplingParams
+from inference.errors import EngineError, InvalidRequestError
+from inference.metrics import RequestMetrics
+
+RequestId = NewType("RequestId", int)
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length", "aborted", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a chat.
+
+    Attributes:
+        role: Who speaks.
+        content: The text, as typed or as decoded; never holds markup of the template.
+        token_ids: For a reply of this model: the ids as sampled, without the end-of-turn token.
+            They go into the prompt as they are, so that history is never tokenised again. None
+            if unknown (typed text, or another model's reply).
+    """
+
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.role not in ("system", "user", "assistant"):
+            raise InvalidRequestError(
+                "role", f"must be system, user or assistant, not {self.role!r}."
+            )
+        if not isinstance(self.content, str):
+            raise InvalidRequestError(
+                "content", f"must be text, not {type(self.content).__name__}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One reply to make. Exactly one of `messages` and `prompt_token_ids` is given.
+
+    Attributes:
+        conversation_id: Names the chat; used for statistics and, later, for cache ownership.
+        messages: The chat so far; the last one is normally the user's.
+        prompt_token_ids: Ready ids, used as they are: no template, no BOS added.
+        params: How to sample.
+    """
+
+    conversation_id: str
+    messages: tuple[ChatMessage, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    params: SamplingParams = field(default_factory=SamplingParams)
+
+    def __post_init__(self) -> None:
+        if (self.messages is None) == (self.prompt_token_ids is None):
+            raise InvalidRequestError(
+                "messages", "give either messages or prompt_token_ids, and not both."
+            )
+        if self.messages is not None:
+            object.__setattr__(self, "messages", tuple(self.messages))
+        if self.prompt_token_ids is not None:
+            object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step did for one request. Every request gets one final output with a finish reason.
+
+    Attributes:
+        request_id: Whose.
+        token_ids: Tokens sampled in this step: empty while prefill goes on.
+        text: Whole characters that are safe to show: no part of a stop string, no half character.
+        finish_reason: None while the request runs.
+        prefilled_tokens: Prompt tokens that are in the KV memory now, reused ones included.
+        metrics: So far; final together with a finish reason.
+        error: Set if and only if finish_reason is "error".
+    """
+
+    request_id: RequestId
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    prefilled_tokens: int = 0
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    error: EngineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a load has come.
+
+    Attributes:
+        stage: In words for people: "Reading the file", "Loading weights", ...
+        fraction: 0 to 1 over the whole load, never falling.
+    """
+
+    stage: str
+    fraction: float

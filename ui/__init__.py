@@ -1,0 +1,1 @@
+"""Quire's window: Qt widgets only. Imports nothing by itself."""
