@@ -1,0 +1,1 @@
+"""Markdown of replies as values: parsing only, no Qt."""

@@ -1,0 +1,299 @@
+"""Markdown that grows: only the open end is parsed again. Pure Python; any thread, one owner.
+
+    source   |------ final blocks ------|-- open unit --|- line without end -|
+             ^0                         ^ start of the tail                   ^ end
+
+After each delta the tail is parsed. Each unit (see `convert`) that is followed by another unit
+whose first line is complete is final: nothing that comes later changes it, except definitions of
+links, for which the whole text is parsed once more at the end. Three kinds of open units may become
+long, so they have ways of their own: the lines of a fence are only appended, the rows of a table
+become final in groups, and anything else is cut at a length that no real paragraph has.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from markdown_it import MarkdownIt
+
+from ui.markdown.blocks import Block, Code, Paragraph, Run, Table
+from ui.markdown.convert import MAX_NESTING, Converter, Unit
+
+MAX_PARAGRAPH_CHARS = 8_000
+MAX_CONTAINER_CHARS = 64_000
+FINAL_ROWS = 32
+"""So many rows of an open table become final together."""
+
+_FENCE = re.compile(r"(?P<fence>`{3,})(?P<info>[^`\n]*)\n|(?P<tilde>~{3,})(?P<words>[^\n]*)\n")
+_UNDECIDED_LINE = re.compile(r"[ \t>]*(?:[-=*+_`~#|:]{1,8}|\d{1,9}[.)]?)?[ \t]*")
+_TABLE_START = re.compile(r"\|[^\n]*(?:\n[ \t|:-]*)?")
+
+_PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": MAX_NESTING})
+_PARSER.enable(["table", "strikethrough"])
+
+
+@dataclass(slots=True)
+class _Fence:
+    """A code block of the top level that is not closed yet."""
+
+    language: str
+    closing: re.Pattern[str]
+    partial: re.Pattern[str]
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _LongTable:
+    """A table of which rows are final: its two head lines stand before each further parse."""
+
+    head: str
+    rows: list[tuple[tuple[Run, ...], ...]] = field(default_factory=list)
+
+
+class MarkdownStream:
+    """The blocks of a text that grows.
+
+    Attributes:
+        num_final: So many blocks from the start will never change again.
+        num_parsed_chars: Work done so far, for tests and measurements.
+    """
+
+    def __init__(self, references: Mapping[str, object] | None = None) -> None:
+        self.num_final = 0
+        self.num_parsed_chars = 0
+        self._final: list[Block] = []
+        self._open: list[Block] = []
+        self._open_before: list[Block] = []
+        self._source: list[str] = []
+        self._tail = ""
+        self._held = ""
+        self._line = 0
+        self._ordinal: int | None = None
+        self._fence: _Fence | None = None
+        self._table: _LongTable | None = None
+        self._references: dict[str, object] = dict(references or {})
+        self._is_second_pass = references is not None
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks so far. Final ones keep their identity, open ones too while equal."""
+        return self._final + self._open
+
+    def feed(self, text: str) -> None:
+        """Append `text`."""
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r") if self._held else text
+        self._append(text)
+        self._advance(is_end=False)
+
+    def finish(self) -> None:
+        """The text is complete: everything becomes final."""
+        self._append("\n" if self._held else "")
+        self._held = ""
+        self._advance(is_end=True)
+        if self._references and not self._is_second_pass:
+            self._parse_again()
+        self._source = []
+
+    def _append(self, text: str) -> None:
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+        self._tail += text
+        if not self._is_second_pass:
+            self._source.append(text)
+
+    def _parse_again(self) -> None:
+        """Links may be defined after their use: parse once more with all definitions known."""
+        again = MarkdownStream(self._references)
+        again.feed("".join(self._source))
+        again.finish()
+        self.num_parsed_chars += again.num_parsed_chars
+        self._final = _with_known(again.blocks, self._final)
+        self.num_final = len(self._final)
+
+    def _advance(self, *, is_end: bool) -> None:
+        self._open_before = self._open
+        self._open = []
+        while self._step(is_end=is_end):
+            pass
+        self.num_final = len(self._final)
+        self._open = _with_known(self._open, self._open_before)
+
+    def _step(self, *, is_end: bool) -> bool:
+        """Make the first part of the tail final, or show the rest as open; whether to go on."""
+        if self._fence is None and self._table is None:
+            self._skip_blank_lines()
+            self._enter_fence()
+        if self._fence is not None:
+            return self._step_fence(self._fence, is_end=is_end)
+        return self._step_units(is_end=is_end)
+
+    def _skip_blank_lines(self) -> None:
+        while (end := self._tail.find("\n")) >= 0 and not self._tail[:end].strip(" \t"):
+            self._drop(end + 1, num_lines=1)
+
+    def _drop(self, num_chars: int, *, num_lines: int) -> None:
+        self._tail = self._tail[num_chars:]
+        self._line += num_lines
+
+    # ------------------------------------------------------------ fences
+
+    def _enter_fence(self) -> None:
+        match = _FENCE.match(self._tail)
+        if match is None:
+            return
+        marker = match["fence"] or match["tilde"]
+        info = (match["info"] or match["words"] or "").split(maxsplit=1)
+        char = re.escape(marker[0])
+        self._fence = _Fence(
+            info[0] if info else "",
+            re.compile(rf"^ {{0,3}}{char}{{{len(marker)},}}[ \t]*$"),
+            re.compile(rf"^ {{0,3}}{char}*[ \t]*$"),
+        )
+        self._ordinal = None
+        self._drop(match.end(), num_lines=1)
+
+    def _step_fence(self, fence: _Fence, *, is_end: bool) -> bool:
+        lines = self._tail.split("\n")
+        for index, line in enumerate(lines):
+            is_complete = index < len(lines) - 1 or is_end
+            if is_complete and fence.closing.match(line):
+                fence.text += "".join(f"{before}\n" for before in lines[:index])
+                self._finish_fence(fence)
+                self._drop(sum(map(len, lines[: index + 1])) + index + 1, num_lines=index + 1)
+                return True
+        complete, _, partial = self._tail.rpartition("\n")
+        if len(lines) > 1:
+            fence.text += complete + "\n"
+            self._drop(len(complete) + 1, num_lines=len(lines) - 1)
+        if is_end:
+            fence.text += partial
+            self._finish_fence(fence)
+            self._drop(len(partial), num_lines=0)
+            return False
+        shown = "" if fence.partial.match(partial) else partial
+        self._open = [Code((fence.text + shown).removesuffix("\n"), fence.language, False)]
+        return False
+
+    def _finish_fence(self, fence: _Fence) -> None:
+        self._add_final([Code(fence.text.removesuffix("\n"), fence.language)])
+        self._fence = None
+
+    def _add_final(self, blocks: list[Block]) -> None:
+        self._final += _with_known(blocks, self._open_before)
+        self._open_before = self._open_before[len(blocks) :]
+
+    # ------------------------------------------------------------ everything else
+
+    def _step_units(self, *, is_end: bool) -> bool:
+        if not self._tail.strip() and self._table is None:
+            return False
+        head = self._table.head if self._table else ""
+        text = head + self._tail
+        if not is_end:
+            text = _without_undecided(text)
+        lines = text.split("\n")
+        num_complete = len(lines) if is_end else self._tail.count("\n") + head.count("\n")
+        units, references = self._parse(text, lines, num_head_lines=head.count("\n"))
+        self._merge_table(units)
+        starts = [i for i, unit in enumerate(units) if unit.line < num_complete]
+        num_done = len(units) if is_end else (starts[-1] if starts else 0)
+        if is_end or num_done:
+            end = num_complete if is_end else units[num_done].line
+            self._finish_units(units[:num_done], lines, end, references)
+            if num_done < len(units):
+                self._ordinal = units[num_done].ordinal
+            return not is_end
+        if self._cut(units, lines, num_complete):
+            return True
+        self._open = [block for unit in units for block in unit.blocks]
+        return False
+
+    def _parse(
+        self, text: str, lines: list[str], *, num_head_lines: int
+    ) -> tuple[list[Unit], dict[str, object]]:
+        self.num_parsed_chars += len(text)
+        env: dict[str, object] = {"references": dict(self._references)}
+        tokens = _PARSER.parse(text, env)
+        base_line = self._line - num_head_lines
+        converter = Converter(lines, base_line=base_line, first_ordinal=self._ordinal)
+        found = env["references"]
+        return converter.convert(tokens), found if isinstance(found, dict) else {}
+
+    def _merge_table(self, units: list[Unit]) -> None:
+        """Put the rows that are final already before the rows of this parse."""
+        if self._table is not None:
+            first = units[0].blocks[0]
+            if isinstance(first, Table):
+                units[0].blocks[0] = replace(first, rows=(*self._table.rows, *first.rows))
+
+    def _finish_units(
+        self, units: list[Unit], lines: list[str], end: int, references: dict[str, object]
+    ) -> None:
+        head = self._table.head if self._table else ""
+        num_head_lines = head.count("\n")
+        self._add_final([block for unit in units for block in unit.blocks])
+        num_chars = sum(map(len, lines[num_head_lines:end])) + end - num_head_lines
+        self._drop(num_chars, num_lines=end - num_head_lines)
+        self._table = None
+        self._ordinal = None
+        for label, definition in references.items():
+            if isinstance(definition, dict) and definition["map"][1] <= end:
+                self._references.setdefault(label, definition)
+
+    # ------------------------------------------------------------ long open units
+
+    def _cut(self, units: list[Unit], lines: list[str], num_complete: int) -> bool:
+        """Bound the work on an open unit; whether something became final."""
+        if not units:
+            return False
+        if units[0].kind == "table_open":
+            return self._cut_table(units[0], lines, num_complete)
+        limit = MAX_PARAGRAPH_CHARS if units[0].kind == "paragraph_open" else MAX_CONTAINER_CHARS
+        if len(self._tail) <= limit:
+            return False
+        end = self._tail.rfind("\n", 0, limit) + 1
+        if units[0].kind == "paragraph_open" and end == 0:
+            end = self._tail.rfind(" ", 0, limit) + 1 or limit
+        if end == 0:
+            return False
+        part, rest = self._tail[:end], self._tail[end:]
+        self._tail = part
+        self._step_units(is_end=True)
+        self._tail = rest
+        return True
+
+    def _cut_table(self, unit: Unit, lines: list[str], num_complete: int) -> bool:
+        table = unit.blocks[0]
+        num_known = len(self._table.rows) if self._table else 0
+        first_row = unit.line + 2
+        if not isinstance(table, Table) or num_complete - first_row < FINAL_ROWS:
+            return False
+        head = "".join(f"{line}\n" for line in lines[unit.line : first_row])
+        num_head_lines = self._table.head.count("\n") if self._table else 0
+        rows = lines[first_row : first_row + FINAL_ROWS]
+        self._table = _LongTable(head, list(table.rows[: num_known + FINAL_ROWS]))
+        num_lines = first_row - num_head_lines + FINAL_ROWS
+        num_chars = sum(map(len, rows)) + FINAL_ROWS
+        if num_head_lines == 0:
+            num_chars += sum(map(len, lines[:first_row])) + first_row
+        self._drop(num_chars, num_lines=num_lines)
+        return True
+
+
+def _with_known(blocks: list[Block], known: list[Block]) -> list[Block]:
+    """`blocks`, but the object of `known` at the same place wherever it is equal."""
+    pairs = zip(blocks, known, strict=False)
+    same = [old if old == new else new for new, old in pairs]
+    return same + blocks[len(same) :]
+
+
+def _without_undecided(text: str) -> str:
+    """Leave out a last line that may still become anything, so that nothing flickers.
+
+    "para\\n-" would be a heading for one frame, before "para\\n- item" is a list.
+    """
+    start = text.rfind("\n") + 1
+    if _UNDECIDED_LINE.fullmatch(text[start:]):
+        text = text[:start]
+    return "" if _TABLE_START.fullmatch(text.rstrip("\n")) else text
