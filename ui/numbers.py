@@ -1,0 +1,32 @@
+"""Numbers in words and figures for people, in the locale's way. Pure but for QLocale."""
+
+from PySide6.QtCore import QLocale
+
+NO_VALUE = "–"
+
+
+def count(value: int) -> str:
+    """A whole number with separators: "8,192"."""
+    return QLocale().toString(value)
+
+
+def percent(fraction: float) -> str:
+    """A fraction as whole percent: "42%"; kept between 0 and 100."""
+    return f"{round(min(max(fraction, 0.0), 1.0) * 100)}%"
+
+
+def gigabytes(value: int) -> str:
+    """Bytes as GB (10^9) with one decimal, without the unit: "15.6"."""
+    return QLocale().toString(value / 1e9, "f", 1)
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens per second: whole from 10 on, one decimal below."""
+    decimals = 0 if tokens_per_second >= 10 else 1
+    return QLocale().toString(tokens_per_second, "f", decimals)
+
+
+def seconds(milliseconds: float) -> str:
+    """A duration as seconds with two decimals below 10 s, else one: "0.21 s"."""
+    value = milliseconds / 1000
+    return f"{QLocale().toString(value, 'f', 2 if value < 10 else 1)} s"
