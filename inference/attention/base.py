@@ -1,0 +1,118 @@
+"""What attention over KV blocks must do, whoever does it. Engine thread only.
+
+All new tokens of one step lie in one row, sequence after sequence. A `Span` says where one
+sequence's part is and where its keys and values are:
+
+    row of the step    | span A: 3 tokens | span B: 1 | span C: 2 |
+    keys of span C     [0 ------------- start)[start, start + 2)
+                        earlier steps          this step, causal among themselves
+
+The keys and values of this step are in the blocks already when a backend is called.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from inference.kv_cache.tensors import KeyValues
+
+
+class Extent(NamedTuple):
+    """A run of slots that follow each other in memory."""
+
+    first_slot: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's new tokens in a step.
+
+    Attributes:
+        row: Index of its first token in the step.
+        num_rows: New tokens, >= 1.
+        start: Tokens before them, all in the blocks.
+        extents: Slots of the tokens [0, start + num_rows), in order.
+    """
+
+    row: int
+    num_rows: int
+    start: int
+    extents: tuple[Extent, ...]
+
+
+class LayerCall(NamedTuple):
+    """How one layer attends.
+
+    Attributes:
+        scaling: Factor on the scores.
+        window: A token sees itself and the window - 1 tokens before it; None sees all.
+        softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+    """
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class AttentionBackend(Protocol):
+    """Attends from new tokens to everything before them, straight from the blocks."""
+
+    @property
+    def name(self) -> str:
+        """The backend's word in the configuration."""
+
+    def begin_step(self, spans: Sequence[Span]) -> None:
+        """Take the spans of the step whose layers come next; anything planned before is dropped."""
+
+    def attend(self, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall) -> Tensor:
+        """Attend in one layer.
+
+        Args:
+            query: (1, H, T, D), T over all spans.
+            new: Keys and values of this step's tokens, (1, KH, T, D), rounded to what the blocks
+                hold but of the query's type. H is a multiple of KH; query head h reads h * KH // H.
+            past: The layer's slots, (N * P, KH, D), this step's tokens included.
+            call: How this layer attends.
+
+        Returns:
+            (1, T, H, D), of the query's type.
+        """
+
+
+def extents_of(block_table: Sequence[int], block_size: int, num_tokens: int) -> tuple[Extent, ...]:
+    """The slots of a sequence's first tokens, as few runs as there are.
+
+    Blocks with consecutive ids are one run, because the slots lie in the order of the ids.
+
+    Args:
+        block_table: Block ids in the order of the tokens.
+        block_size: P.
+        num_tokens: At most len(block_table) * P.
+    """
+    extents: list[Extent] = []
+    remaining = num_tokens
+    for block_id in block_table:
+        if remaining <= 0:
+            break
+        first_slot, num_slots = block_id * block_size, min(block_size, remaining)
+        remaining -= num_slots
+        if extents and extents[-1].first_slot + extents[-1].num_slots == first_slot:
+            extents[-1] = Extent(extents[-1].first_slot, extents[-1].num_slots + num_slots)
+        else:
+            extents.append(Extent(first_slot, num_slots))
+    return tuple(extents)
+
+
+def cut_extents(extents: Sequence[Extent], begin: int, end: int) -> list[Extent]:
+    """The part of a sequence's slots that holds the tokens [begin, end)."""
+    cut: list[Extent] = []
+    position = 0
+    for first_slot, num_slots in extents:
+        low, high = max(begin, position), min(end, position + num_slots)
+        if low < high:
+            cut.append(Extent(first_slot + low - position, high - low))
+        position += num_slots
+    return cut

@@ -1,0 +1,189 @@
+"""Attention that walks the blocks: the CPU backend in plain torch. Engine thread only.
+
+Nothing gathers a whole history and nothing builds a mask over it. For one sequence:
+
+    keys    [0 ................ start)[start ... start + T)
+            earlier steps              this step
+            pieces, no mask            causal
+            └── each gives (out, lse); merged at the end ──┘
+
+A *piece* is a run of consecutive blocks, read where it lies. If blocks are scattered, or are stored
+in another type than the query's, up to 512 tokens are copied into one scratch that all layers share;
+it must stay in the processor's cache.
+
+With a window W the rows go in groups of at most min(W, 128), and the keys of a group are
+
+    [start - W + 1 ... start - W + T)[ .......... start)[start ... start + T)
+     the edge, leaves row by row       seen by all rows   causal
+
+Decode (T = 1) is one unmasked read of everything the token sees, itself included.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from inference.attention.base import Extent, LayerCall, Span, cut_extents
+from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
+from inference.kv_cache.tensors import KeyValues
+
+_SCRATCH_TOKENS = 512
+_MIN_VIEW_TOKENS = 256  # below, a call on its own costs more than the copy
+_MAX_WINDOW_ROWS = 128
+
+_Piece = tuple[Extent, ...]
+
+
+class BlocksAttention:
+    """Piecewise attention over block tables."""
+
+    name = "blocks"
+
+    def __init__(self) -> None:
+        self._spans: Sequence[Span] = ()
+        self._plans: dict[tuple[int, int, int, bool], list[_Piece]] = {}
+        self._scratch: dict[tuple[int, int, torch.dtype], KeyValues] = {}
+
+    def begin_step(self, spans: Sequence[Span]) -> None:
+        """See `AttentionBackend`."""
+        self._spans = spans
+        self._plans.clear()
+
+    def attend(self, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall) -> Tensor:
+        """See `AttentionBackend`."""
+        if len(self._spans) == 1:
+            return self._attend_span(0, query, new, past, call).transpose(1, 2)
+        parts = []
+        for index, span in enumerate(self._spans):
+            rows = slice(span.row, span.row + span.num_rows)
+            own = KeyValues(new.keys[:, :, rows], new.values[:, :, rows])
+            parts.append(self._attend_span(index, query[:, :, rows], own, past, call))
+        return torch.cat(parts, dim=2).transpose(1, 2)
+
+    def _attend_span(
+        self, index: int, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall
+    ) -> Tensor:
+        span = self._spans[index]
+        if span.num_rows == 1:
+            end = span.start + 1
+            begin = 0 if call.window is None else max(0, end - call.window)
+            return merge(self._attend_pieces(index, (begin, end), query, past, call))
+        if call.window is None or call.window >= span.start + span.num_rows:
+            parts = self._attend_pieces(index, (0, span.start), query, past, call)
+            return merge([*parts, attend_causal(query, new, call)])
+        return self._attend_window(index, query, new, past, call)
+
+    def _attend_window(
+        self, index: int, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall
+    ) -> Tensor:
+        """Several rows of which some no longer see the beginning."""
+        assert call.window is not None, "layers without a window do not come here"
+        span, window = self._spans[index], call.window
+        group = min(window, _MAX_WINDOW_ROWS)
+        outs = []
+        for row in range(0, span.num_rows, group):
+            num_rows = min(group, span.num_rows - row)
+            start = span.start + row
+            rows = slice(row, row + num_rows)
+            # [edge_begin, edge_end) leaves row by row; [edge_end, start) is seen by every row.
+            edge_begin, edge_end = max(0, start - window + 1), max(0, start - window + num_rows)
+            part = query[:, :, rows]
+            own = KeyValues(new.keys[:, :, rows], new.values[:, :, rows])
+            parts = [
+                attend_edge(part, self._read(piece, past, query.dtype), call)
+                for piece in self._plan(index, (edge_begin, edge_end), past, query.dtype, one=True)
+            ]
+            parts += self._attend_pieces(index, (edge_end, start), part, past, call)
+            outs.append(merge([*parts, attend_causal(part, own, call)]))
+        return torch.cat(outs, dim=2)
+
+    def _attend_pieces(
+        self, index: int, tokens: tuple[int, int], query: Tensor, past: KeyValues, call: LayerCall
+    ) -> list[Partial]:
+        """Attend to the tokens [begin, end) of a sequence, all of them visible to every row."""
+        return [
+            attend_all(query, self._read(piece, past, query.dtype), call)
+            for piece in self._plan(index, tokens, past, query.dtype)
+        ]
+
+    def _plan(
+        self,
+        index: int,
+        tokens: tuple[int, int],
+        past: KeyValues,
+        dtype: torch.dtype,
+        *,
+        one: bool = False,
+    ) -> list[_Piece]:
+        """How to read [begin, end): the same for all layers of a step, so worked out once.
+
+        Args:
+            index: The span's.
+            tokens: begin and end, in tokens of the sequence.
+            past: Of it only the type counts: if it is not `dtype`, every piece must be copied.
+            dtype: The query's type.
+            one: Never split; only for fewer tokens than the scratch holds.
+        """
+        key = (index, *tokens, one)
+        pieces = self._plans.get(key)
+        if pieces is None:
+            extents = cut_extents(self._spans[index].extents, *tokens)
+            if one:
+                pieces = [tuple(extents)] if extents else []
+            else:
+                pieces = _pieces(extents, may_view=past.keys.dtype == dtype)
+            self._plans[key] = pieces
+        return pieces
+
+    def _read(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
+        """The keys and values of one piece, (1, KH, S, D); valid until the next read."""
+        if len(piece) == 1 and past.keys.dtype == dtype:
+            first, count = piece[0]
+            keys, values = past.keys.narrow(0, first, count), past.values.narrow(0, first, count)
+        else:
+            keys, values = self._copy(piece, past, dtype)
+        return KeyValues(keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0))
+
+    def _copy(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
+        # NOTE: copy_ into memory that is there, never .to(): allocating costs ten times the copy.
+        _, KH, D = past.keys.shape
+        scratch = self._scratch.get((KH, D, dtype))
+        if scratch is None:
+            shape = (_SCRATCH_TOKENS, KH, D)
+            device = past.keys.device
+            scratch = KeyValues(
+                torch.empty(shape, dtype=dtype, device=device),
+                torch.empty(shape, dtype=dtype, device=device),
+            )
+            self._scratch[KH, D, dtype] = scratch
+        used = 0
+        for first, count in piece:
+            scratch.keys.narrow(0, used, count).copy_(past.keys.narrow(0, first, count))
+            scratch.values.narrow(0, used, count).copy_(past.values.narrow(0, first, count))
+            used += count
+        return KeyValues(scratch.keys.narrow(0, 0, used), scratch.values.narrow(0, 0, used))
+
+
+def _pieces(extents: Sequence[Extent], *, may_view: bool) -> list[_Piece]:
+    """Split runs of slots into pieces: long runs as they lie, the rest in handfuls to be copied."""
+    if may_view and len(extents) == 1:
+        return [tuple(extents)]
+    pieces: list[_Piece] = []
+    handful: list[Extent] = []
+    held = 0
+    for extent in extents:
+        if may_view and extent.num_slots >= _MIN_VIEW_TOKENS:
+            pieces.append((extent,))
+            continue
+        first, remaining = extent
+        while remaining:
+            count = min(remaining, _SCRATCH_TOKENS - held)
+            handful.append(Extent(first, count))
+            first, remaining, held = first + count, remaining - count, held + count
+            if held == _SCRATCH_TOKENS:
+                pieces.append(tuple(handful))
+                handful, held = [], 0
+    if handful:
+        pieces.append(tuple(handful))
+    return pieces

@@ -1,0 +1,265 @@
+"""Runs a transformers model over our KV blocks, without changing the model. Engine thread only.
+
+transformers lets a model's attention be chosen by name and hands each layer's new keys and values
+to a cache object. So a `Cache` of ours stores them in the blocks, and an attention function of ours,
+registered under a name, reads the blocks:
+
+    layer: q, k, v  ->  cache.update(k, v, layer, kwargs)      stores; leaves itself in kwargs
+                    ->  attention(q, k, v, mask=None, **kwargs)    asks that cache to attend
+
+No mask function is registered under the name, and then transformers builds no masks at all. Every
+token's position is given, so that many sequences can lie in one row.
+
+What cannot work this way is refused when the model is opened, with the reason: a probe of one token
+goes through all layers and sees what each of them asks for.
+"""
+
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import Cache, get_layer_types_and_kwargs
+
+from inference.attention.base import AttentionBackend, LayerCall
+from inference.errors import UnsupportedModelError
+from inference.kv_cache.tensors import KeyValues, KvTensors, LayerGeometry
+
+ATTENTION_NAME = "quire"
+_KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+# These rotary variants change every angle once a sequence is longer than the original context,
+# so keys stored before would be wrong after: the context ends there.
+_CHANGING_ROTARY = frozenset({"dynamic", "longrope"})
+
+
+class TransformersBridge:
+    """A transformers model, ready to run over blocks.
+
+    Attributes:
+        geometry: What each layer stores per token.
+        stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+    """
+
+    def __init__(self, module: nn.Module, path: Path) -> None:
+        """Switch the model's attention to ours and find out what its layers need.
+
+        Args:
+            module: A transformers causal model in eval mode. Its attention is replaced.
+            path: Where it came from, for errors.
+
+        Raises:
+            UnsupportedModelError: It asks for something that blocks cannot give.
+        """
+        self._module: PreTrainedModel = module
+        self._path = path
+        AttentionInterface.register(ATTENTION_NAME, _attend)
+        self._check_config()
+        self.select_attention(ATTENTION_NAME)
+        self.geometry = self._probe()
+        self.stable_context_tokens = _stable_context_tokens(self._module)
+
+    def select_attention(self, name: str) -> None:
+        """Choose the attention of the model by transformers' name for it: ours, or its own."""
+        self._module.set_attn_implementation(name)
+        if self._module.config._attn_implementation != name:
+            raise UnsupportedModelError(
+                self._path, "Its attention is built in and cannot be replaced."
+            )
+
+    def forward(self, token_ids: Tensor, positions: Tensor, keep: Tensor, cache: Cache) -> Tensor:
+        """Run all layers once.
+
+        Args:
+            token_ids: (1, T), int64.
+            positions: Each token's place in its own sequence, (1, T), int64.
+            keep: Rows of T that need logits, int64; may be empty.
+            cache: Takes the new keys and values, and attends.
+
+        Returns:
+            Logits (len(keep), V), float32.
+        """
+        output = self._module(
+            input_ids=token_ids,
+            position_ids=positions,
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        logits: Tensor = output.logits[0]
+        return logits.float()
+
+    def forward_alone(self, token_ids: Tensor) -> Tensor:
+        """Logits of the model's own code without any cache: (1, T) to (T, V), float32."""
+        logits: Tensor = self._module(input_ids=token_ids, use_cache=False).logits[0]
+        return logits.float()
+
+    def _check_config(self) -> None:
+        layer_types, _ = get_layer_types_and_kwargs(self._module.config)
+        unknown = sorted(set(layer_types) - _KNOWN_LAYER_TYPES)
+        if unknown:
+            raise UnsupportedModelError(
+                self._path,
+                f"It has layers of a kind that cannot be kept in blocks: {', '.join(unknown)}.",
+            )
+
+    def _probe(self) -> tuple[LayerGeometry, ...]:
+        """One token through all layers: what they store, and whether all of them came to us."""
+        probe = _ProbeCache()
+        device = next(self._module.parameters()).device
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        try:
+            with torch.inference_mode():
+                self.forward(zero, zero, zero[0], probe)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UnsupportedModelError(
+                self._path, "Its code cannot run with another cache and attention."
+            ) from error
+        layer_types, layer_kwargs = get_layer_types_and_kwargs(self._module.config)
+        probe.check(self._path, windows=[kwargs.get("sliding_window") for kwargs in layer_kwargs])
+        assert len(layer_types) == len(probe.geometry), "the check compares both"
+        return tuple(probe.geometry[layer] for layer in range(len(layer_types)))
+
+
+class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped for us, see pyproject
+    """Stands between the model's layers and the blocks, for one engine.
+
+    Attributes:
+        slots: Where this step's tokens go, (T,), int64; set before each forward.
+    """
+
+    def __init__(self, kv: KvTensors, attention: AttentionBackend, dtype: torch.dtype) -> None:
+        super().__init__(layers=[])
+        self._kv = kv
+        self._attention = attention
+        self._is_rounded = kv.dtype != dtype
+        self.slots = torch.empty(0, dtype=torch.int64)
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        kwargs: MutableMapping[str, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Store one layer's new keys and values, (1, KH, T, D).
+
+        Returns:
+            Them, as a later step would read them: rounded to the blocks' type. So it makes no
+            difference in which chunk a token was computed.
+        """
+        _leave_trail(self, layer_idx, kwargs)
+        if not self._is_rounded:
+            self._kv.write(layer_idx, self.slots, KeyValues(key_states, value_states))
+            return key_states, value_states
+        stored = KeyValues(key_states.to(self._kv.dtype), value_states.to(self._kv.dtype))
+        self._kv.write(layer_idx, self.slots, stored)
+        return stored.keys.to(key_states.dtype), stored.values.to(value_states.dtype)
+
+    def attend(self, layer: int, query: Tensor, new: KeyValues, call: LayerCall) -> Tensor:
+        """Attend in one layer, (1, H, T, D) to (1, T, H, D)."""
+        return self._attention.attend(query, new, self._kv.layers[layer], call)
+
+
+class _ProbeCache(Cache):  # type: ignore[misc]  # transformers is untyped for us, see pyproject
+    """Stores nothing; notes what each layer asks for while one token goes through."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.geometry: dict[int, LayerGeometry] = {}
+        self._calls: dict[int, LayerCall] = {}
+        self._shapes: dict[int, tuple[torch.Size, torch.Size]] = {}
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        kwargs: MutableMapping[str, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Note the shapes and hand both through."""
+        _leave_trail(self, layer_idx, kwargs)
+        self._shapes[layer_idx] = (key_states.shape, value_states.shape)
+        self.geometry[layer_idx] = LayerGeometry(key_states.shape[1], key_states.shape[3])
+        return key_states, value_states
+
+    def attend(self, layer: int, query: Tensor, new: KeyValues, call: LayerCall) -> Tensor:
+        """A single token attends to itself alone, so the result is its value."""
+        self._calls[layer] = call
+        group = query.shape[1] // new.values.shape[1]
+        return new.values.repeat_interleave(group, dim=1).transpose(1, 2)
+
+    def check(self, path: Path, *, windows: list[int | None]) -> None:
+        """Compare what came by with what the configuration says.
+
+        Raises:
+            UnsupportedModelError: A layer kept its keys or its attention to itself, or differs.
+        """
+        everyone = set(range(len(windows)))
+        if set(self.geometry) != everyone or set(self._calls) != everyone:
+            raise UnsupportedModelError(
+                path, "Some of its layers do not keep keys and values of their own."
+            )
+        for layer, (keys, values) in self._shapes.items():
+            if keys != values:
+                raise UnsupportedModelError(
+                    path, f"Layer {layer} has keys of shape {tuple(keys)}, values {tuple(values)}."
+                )
+            if self._calls[layer].window != windows[layer]:
+                raise UnsupportedModelError(
+                    path,
+                    f"Layer {layer} has the window {windows[layer]} in the configuration and "
+                    f"{self._calls[layer].window} in the code.",
+                )
+
+
+class _AttentionError(ValueError):
+    """A layer asks for an attention that we do not have."""
+
+
+def _leave_trail(cache: Cache, layer_idx: int, kwargs: MutableMapping[str, object] | None) -> None:
+    """Tell the attention function, which gets the same kwargs, who has the keys and of what layer."""
+    if kwargs is None:
+        raise _AttentionError("the layer gives its cache no access to the attention's arguments")
+    kwargs["quire_cache"] = cache
+    kwargs["quire_layer"] = layer_idx
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    *,
+    quire_cache: "BlockCache | _ProbeCache",
+    quire_layer: int,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer: (1, H, T, D) to (1, T, H, D), and no weights."""
+    if attention_mask is not None or kwargs.get("s_aux") is not None:
+        raise _AttentionError("masks and attention sinks are not supported")
+    if kwargs.get("position_bias") is not None or not getattr(module, "is_causal", True):
+        raise _AttentionError("position biases and attention to later tokens are not supported")
+    call = LayerCall(
+        query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap
+    )
+    return quire_cache.attend(quire_layer, query, KeyValues(key, value), call), None
+
+
+def _stable_context_tokens(module: PreTrainedModel) -> int | None:
+    """How long a sequence may get before its rotary angles change; None if they never do."""
+    config = module.config
+    parameters = getattr(config, "rope_parameters", None) or {}
+    variants = [parameters] if "rope_type" in parameters else list(parameters.values())
+    limits = [
+        variant.get("original_max_position_embeddings") or config.max_position_embeddings
+        for variant in variants
+        if isinstance(variant, dict) and variant.get("rope_type") in _CHANGING_ROTARY
+    ]
+    return min(limits, default=None)
