@@ -48,12 +48,15 @@ class GenerateRequest:
         messages: The chat so far; the last one is normally the user's.
         prompt_token_ids: Ready ids, used as they are: no template, no BOS added.
         params: How to sample.
+        plain_text: Let the model continue the messages as one text, without a chat template: for
+            models that have none.
     """
 
     conversation_id: str
     messages: tuple[ChatMessage, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
+    plain_text: bool = False
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.prompt_token_ids is None):
@@ -72,12 +75,16 @@ class StepOutput:
 
     Attributes:
         request_id: Whose.
-        token_ids: Tokens sampled in this step: empty while prefill goes on.
+        token_ids: Tokens sampled in this step, an end-of-turn token included: empty while prefill
+            goes on.
         text: Whole characters that are safe to show: no part of a stop string, no half character.
         finish_reason: None while the request runs.
         prefilled_tokens: Prompt tokens that are in the KV memory now, reused ones included.
         metrics: So far; final together with a finish reason.
         error: Set if and only if finish_reason is "error".
+        reply_token_ids: Set together with a finish reason: the whole reply's ids, to be kept beside
+            its text and given back as `ChatMessage.token_ids`. They say what was shown: there is no
+            end-of-turn token, and nothing of a stop string or of half a character.
     """
 
     request_id: RequestId
@@ -87,6 +94,7 @@ class StepOutput:
     prefilled_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: EngineError | None = None
+    reply_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
