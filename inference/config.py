@@ -1,6 +1,6 @@
 """What a caller may set: the engine's configuration and one request's sampling. Pure Python."""
 
-import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -125,25 +125,32 @@ def _checked_stop(value: Sequence[str]) -> tuple[str, ...]:
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidRequestError(field, f"must be one of {', '.join(choices)}, not {value!r}.")
+        raise InvalidRequestError(field, f"must be one of {', '.join(choices)}, not {_shown(value)}.")
 
 
 def _check_float(field: str, value: object, *, low: float, high: float) -> None:
     allowed = f"must be a number from {low:g} to {high:g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {value!r}.")
-    if not math.isfinite(value) or not low <= value <= high:
-        raise InvalidRequestError(field, f"{allowed}, not {value!r}.")
+        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {_shown(value)}.")
+    if not low <= value <= high:  # false for NaN too
+        raise InvalidRequestError(field, f"{allowed}, not {_shown(value)}.")
 
 
 def _check_int(field: str, value: object, *, low: int, high: int = 2**63 - 1) -> None:
     allowed = f"must be a whole number from {low:,} to {high:,}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {value!r}.")
+        raise InvalidRequestError(field, f"{allowed}, not {type(value).__name__} {_shown(value)}.")
     if not low <= value <= high:
-        raise InvalidRequestError(field, f"{allowed}, not {value}.")
+        raise InvalidRequestError(field, f"{allowed}, not {_shown(value)}.")
 
 
 def _check_optional_int(field: str, value: object, *, low: int, high: int = 2**63 - 1) -> None:
     if value is not None:
         _check_int(field, value, low=low, high=high)
+
+
+def _shown(value: object) -> str:
+    # Short whatever it is: a number of a million digits, say, which repr() even refuses to write.
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"a number of {value.bit_length():,} bits"
+    return reprlib.repr(value)

@@ -169,7 +169,7 @@ def _check_finite(logits: Tensor) -> None:
 
 
 class _Penalties:
-    """What was seen, and how much that lowers logits."""
+    """The tokens seen so far, and how much each lowers its logit. Costs nothing for all others."""
 
     def __init__(
         self,
@@ -178,14 +178,15 @@ class _Penalties:
         vocab_size: int,
         device: torch.device | str,
     ) -> None:
-        if not all(0 <= token_id < vocab_size for token_id in prompt_token_ids):
+        seen = dict.fromkeys(prompt_token_ids)
+        if not all(0 <= token_id < vocab_size for token_id in seen):
             raise InvalidRequestError(
                 "prompt_token_ids", f"each id must be from 0 to {vocab_size - 1:,}."
             )
         self._params = params
-        self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        self._seen[torch.tensor(prompt_token_ids, dtype=torch.int64, device=device)] = True
-        self._counts = torch.zeros(vocab_size, dtype=torch.float32, device=device)
+        self._place_of = {token_id: place for place, token_id in enumerate(seen)}
+        self._token_ids = torch.tensor(list(seen), dtype=torch.int64, device=device)
+        self._counts = torch.zeros(len(seen), dtype=torch.float32, device=device)  # in the reply
 
     @classmethod
     def of(
@@ -202,16 +203,18 @@ class _Penalties:
 
     def apply(self, logits: Tensor) -> Tensor:
         """Logits (V,), float32, after all penalties, finite; the argument is not changed."""
-        factor = self._params.repetition_penalty
-        if factor != 1.0:
-            lowered = torch.where(logits > 0, logits / factor, logits * factor)
-            logits = torch.where(self._seen, lowered, logits)
-        logits = logits - self._params.frequency_penalty * self._counts
-        logits = logits - self._params.presence_penalty * (self._counts > 0)
+        params, seen = self._params, logits[self._token_ids]
+        factor = params.repetition_penalty
+        seen = torch.where(seen > 0, seen / factor, seen * factor)
+        seen = seen - params.frequency_penalty * self._counts
+        seen = seen - params.presence_penalty * (self._counts > 0)
         limit = torch.finfo(torch.float32).max
-        return logits.clamp(-limit, limit)
+        return logits.index_copy(0, self._token_ids, seen.clamp(-limit, limit))
 
     def count(self, token_id: int) -> None:
         """Note a token of the reply."""
-        self._seen[token_id] = True
-        self._counts[token_id] += 1
+        place = self._place_of.setdefault(token_id, len(self._place_of))
+        if place == len(self._token_ids):
+            self._token_ids = torch.cat([self._token_ids, self._token_ids.new_tensor([token_id])])
+            self._counts = torch.cat([self._counts, self._counts.new_zeros(1)])
+        self._counts[place] += 1
