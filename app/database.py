@@ -1,0 +1,136 @@
+"""Opening the SQLite file, and SQLite's errors in words for people. GUI thread."""
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
+from app.migrations import migrate, stored_version
+from app.search import holds
+
+logger = logging.getLogger(__name__)
+
+BUSY_TIMEOUT_MS = 2000
+# A whole check reads the whole file; above this size only its outline is checked at start.
+FULL_CHECK_BYTES = 16 * 2**20
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REASONS = {
+    sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space, then try again."),
+    sqlite3.SQLITE_IOERR: ("The disk reported an error.", "Check the disk and its free space."),
+    sqlite3.SQLITE_READONLY: (
+        "The file may not be written.",
+        "Change its rights, or choose another folder with --profile.",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "The file cannot be opened.",
+        "Check the folder's rights, or choose another one with --profile.",
+    ),
+    sqlite3.SQLITE_BUSY: ("Another program holds the file.", "Try again in a moment."),
+}
+
+
+def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
+    """Open or make the file, bring it to the newest format, set how it works.
+
+    Args:
+        path: The file.
+        steps: The migrations.
+
+    Raises:
+        DatabaseTooNewError: Nothing was touched.
+        DatabaseDamagedError: The file was moved aside.
+        StorageError: It cannot be opened or written.
+    """
+    try:
+        return _opened(path, steps)
+    except sqlite3.DatabaseError as error:
+        if _primary_code(error) not in _DAMAGED:
+            raise storage_error(error, path) from error
+        logger.error("The database is damaged: %s", error)
+        raise DatabaseDamagedError(path, _keep_aside(path)) from error
+
+
+def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+    try:
+        found = stored_version(connection)
+        if found > len(steps):
+            raise DatabaseTooNewError(path, found, len(steps))
+        _check(connection, path)
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON").fetchall()
+        connection.create_function("holds", 2, holds, deterministic=True)
+        if 0 < found < len(steps):
+            _keep_backup(connection, path, found)
+        migrate(connection, steps)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Find damage while nothing was written yet."""
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if path.stat().st_size <= FULL_CHECK_BYTES:
+        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            error = sqlite3.DatabaseError(str(result))
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+
+
+def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    copy = sqlite3.connect(path.with_name(f"{path.stem}.format-{version}{path.suffix}"))
+    with contextlib.closing(copy):
+        connection.backup(copy)
+
+
+def _keep_aside(path: Path) -> Path | None:
+    """Give the damaged file and its log another name; None if that is refused."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    kept = path.with_name(f"{path.stem}.damaged-{stamp}{path.suffix}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.stem}.damaged-{stamp}-{number}{path.suffix}")
+    try:
+        for ending in ("-wal", "-shm"):
+            beside = path.with_name(path.name + ending)
+            if beside.exists():
+                os.rename(beside, kept.with_name(kept.name + ending))
+        os.rename(path, kept)
+    except OSError as error:
+        logger.error("The damaged database could not be moved: %s", error)
+        return None
+    return kept
+
+
+@contextlib.contextmanager
+def errors_for_people(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into StorageError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+
+
+def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
+    """The error in words for people."""
+    code = _primary_code(error)
+    if code in _DAMAGED:
+        return DatabaseDamagedError(path, None)
+    reason, hint = _REASONS.get(code, (f"{error}.", ""))
+    return StorageError(f"The chats in {path} could not be read or stored. {reason}", hint=hint)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    # The low byte is the kind, the rest its detail: https://sqlite.org/rescode.html
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -1,0 +1,36 @@
+"""The engine's errors in words for people. Pure Python; any thread."""
+
+from app.messages import Failure
+from inference.errors import (
+    ChatTemplateError,
+    ContextOverflowError,
+    EngineError,
+    InvalidRequestError,
+    ModelFileError,
+    NotEnoughMemoryError,
+)
+
+BUG = Failure(
+    "bug",
+    "Something went wrong inside Quire.",
+    "Open the model again; the log says more.",
+)
+
+
+def failure_from(error: EngineError) -> Failure:
+    """What happened, and of which kind, so that the window can offer the next step."""
+    message = str(error)
+    match error:
+        case ModelFileError():
+            return Failure("model_file", message, error.hint)
+        case NotEnoughMemoryError():
+            return Failure("memory", message, error.hint)
+        case ContextOverflowError():
+            # The field's name in front means nothing to a person.
+            return Failure("context_full", error.reason, error.hint)
+        case ChatTemplateError():
+            return Failure("template", message, error.hint)
+        case InvalidRequestError():
+            return Failure("request", message, error.hint)
+        case _:
+            return Failure("compute", message, error.hint)

@@ -1,0 +1,101 @@
+"""One reply while it is being made: gathers text and ids, knows when to save. Pure Python."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.conversation import ChatSettings, Message, MessageStatus
+from app.messages import Failure, ReplyId, ReplyProgressed
+from inference.metrics import RequestMetrics
+from inference.request import FinishReason
+
+SAVE_INTERVAL_S = 1.0
+
+_STATUS_OF: dict[FinishReason, MessageStatus] = {
+    "stop": "complete",
+    "length": "length",
+    "aborted": "stopped",
+    "error": "error",
+}
+
+
+class LiveReply:
+    """A reply that the engine works on, or that waits for a model.
+
+    Attributes:
+        reply_id: Its name in commands and events.
+        history: The visible path before the reply, oldest first.
+        settings: The chat's own settings when it was asked for.
+        as_plain_text: Made without a chat template, because the person chose so.
+        key: The model that makes it; None while it waits for one.
+        has_growth: Whether something came since `message` was last asked for.
+    """
+
+    def __init__(
+        self,
+        reply_id: ReplyId,
+        message: Message,
+        *,
+        history: Sequence[Message],
+        settings: ChatSettings,
+        as_plain_text: bool = False,
+    ) -> None:
+        self.reply_id = reply_id
+        self.message_id = message.id
+        self.conversation_id = message.conversation_id
+        self.history = history
+        self.settings = settings
+        self.as_plain_text = as_plain_text
+        self.key: str | None = None
+        self.has_growth = False
+        self._message = message
+        self._text = ""
+        self._new_texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._metrics: RequestMetrics | None = None
+        self._unsaved_since: float | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as it stands now; a new value only when something came since last time."""
+        if self.has_growth:
+            self._text += "".join(self._new_texts)
+            self._new_texts.clear()
+            self._message = replace(
+                self._message,
+                content=self._text,
+                token_ids=tuple(self._token_ids),
+                model_key=self.key,
+                metrics=self._metrics,
+            )
+            self.has_growth = False
+        return self._message
+
+    def grow(self, event: ReplyProgressed, now: float) -> None:
+        """Take what one step brought; `now` in seconds."""
+        self._metrics = event.metrics
+        self._token_ids.extend(event.token_ids)
+        self._new_texts.append(event.text)
+        self.has_growth = True
+        if event.text and self._unsaved_since is None:
+            self._unsaved_since = now
+
+    def take_due(self, now: float) -> bool:
+        """Whether text has waited long enough to be stored; the wait begins anew then."""
+        if self._unsaved_since is None or now - self._unsaved_since < SAVE_INTERVAL_S:
+            return False
+        self._unsaved_since = None
+        return True
+
+    def ended(
+        self,
+        reason: FinishReason,
+        *,
+        metrics: RequestMetrics | None = None,
+        failure: Failure | None = None,
+    ) -> Message:
+        """The message in its final form."""
+        error = None if failure is None else f"{failure.message} {failure.hint}".strip()
+        message = self.message
+        return replace(
+            message, status=_STATUS_OF[reason], metrics=metrics or message.metrics, error=error
+        )

@@ -1,0 +1,80 @@
+"""Where Quire keeps its files. Pure Python; any thread.
+
+Without a profile each kind of file goes where the system keeps it (platformdirs). With one,
+everything lies under that folder, which is how tests and portable use stay apart.
+"""
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+from app.errors import ProfileError
+
+APP_NAME = "Quire"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of one profile. Nothing is made before `prepare`.
+
+    Attributes:
+        profile: The folder that holds everything; None takes the system's own places.
+    """
+
+    profile: Path | None = None
+    config_dir: Path = field(init=False)
+    data_dir: Path = field(init=False)
+    log_dir: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.profile is None:
+            config = platformdirs.user_config_path(APP_NAME, appauthor=False)
+            data = platformdirs.user_data_path(APP_NAME, appauthor=False)
+            logs = platformdirs.user_log_path(APP_NAME, appauthor=False)
+        else:
+            root = Path(os.path.abspath(self.profile.expanduser()))
+            object.__setattr__(self, "profile", root)
+            config, data, logs = root, root, root / "logs"
+        object.__setattr__(self, "config_dir", config)
+        object.__setattr__(self, "data_dir", data)
+        object.__setattr__(self, "log_dir", logs)
+
+    @property
+    def settings_file(self) -> Path:
+        """The settings, JSON."""
+        return self.config_dir / "settings.json"
+
+    @property
+    def database_file(self) -> Path:
+        """The chats, SQLite."""
+        return self.data_dir / "chats.db"
+
+    @property
+    def log_file(self) -> Path:
+        """The newest log; older ones lie beside it with a number."""
+        return self.log_dir / "quire.log"
+
+    @property
+    def socket_name(self) -> str:
+        """Names this profile among running programs: short, plain ASCII, one per folder."""
+        where = os.path.normcase(os.path.realpath(self.data_dir))
+        return "quire-" + hashlib.sha256(os.fsencode(where)).hexdigest()[:20]
+
+    def prepare(self) -> None:
+        """Make the folders and check that they can be written.
+
+        Raises:
+            ProfileError: A folder cannot be made or written; names it and the reason.
+        """
+        for folder in dict.fromkeys((self.config_dir, self.data_dir, self.log_dir)):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise ProfileError(folder, reason[:1].lower() + reason[1:]) from error

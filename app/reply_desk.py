@@ -1,0 +1,249 @@
+"""The replies that are being made, and the model that makes them. Pure Python, GUI thread.
+
+The desk sends the engine's commands, holds replies back until a model is ready, stores what comes
+each second, and settles each reply exactly once: by the engine's last event, by a stop of one that
+was still waiting, or by being abandoned (its chat was deleted, or the person wrote on).
+"""
+
+import itertools
+from collections.abc import Callable
+
+from app.conversation import Conversation, ConversationId, Message, MessageId
+from app.errors import StorageError
+from app.live_reply import LiveReply
+from app.messages import (
+    Command,
+    Event,
+    Failure,
+    Generate,
+    LoadModel,
+    ModelFailed,
+    ModelLoading,
+    ModelReady,
+    ModelUnloaded,
+    ReplyEnded,
+    ReplyId,
+    ReplyProgressed,
+    StatsSampled,
+    StopReply,
+)
+from app.prompting import engine_messages, model_key
+from app.session_changes import (
+    ModelChanged,
+    ModelState,
+    ReplyGrew,
+    ReplyPrefilling,
+    SessionChange,
+    StatsChanged,
+)
+from app.settings import MAX_RECENT_MODELS, SettingsStore
+from app.storage import ConversationStore
+from inference.config import EngineConfig
+from inference.metrics import ModelInfo, RequestMetrics
+from inference.request import FinishReason
+
+NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
+
+
+class ReplyDesk:
+    """All live replies of all chats.
+
+    Args:
+        store: Where replies are kept.
+        settings: Sampling, system prompt and model of chats without their own.
+        post: Sends a command to the engine thread.
+        notify: Tells the listeners.
+        storage_failed: Tells the person that something could not be stored.
+        settled: Called once with each reply's final message.
+        is_shown: Whether this message ends the path that is on the screen.
+        clock: Seconds.
+
+    Attributes:
+        model: Which model is there, or on its way.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        settings: SettingsStore,
+        *,
+        post: Callable[[Command], None],
+        notify: Callable[[SessionChange], None],
+        storage_failed: Callable[[StorageError], None],
+        settled: Callable[[Message, Failure | None], None],
+        is_shown: Callable[[MessageId], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self.model = ModelState()
+        self._store = store
+        self._settings = settings
+        self._post = post
+        self._notify = notify
+        self._storage_failed = storage_failed
+        self._settled = settled
+        self._is_shown = is_shown
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._live: dict[ReplyId, LiveReply] = {}
+
+    # ------------------------------------------------------------------ replies
+
+    def reply_of(self, message_id: MessageId | None) -> LiveReply | None:
+        """The live reply that fills this message."""
+        for live in self._live.values():
+            if live.message_id == message_id:
+                return live
+        return None
+
+    def replies_of(self, conversation_id: ConversationId) -> list[LiveReply]:
+        """The live replies of one chat."""
+        return [r for r in self._live.values() if r.conversation_id == conversation_id]
+
+    def start(
+        self, message: Message, conversation: Conversation, *, as_plain_text: bool = False
+    ) -> None:
+        """Ask for the reply that fills `message`, now or as soon as a model is ready."""
+        live = LiveReply(
+            ReplyId(next(self._ids)),
+            message,
+            history=conversation.path_to(message.parent_id),
+            settings=conversation.settings,
+            as_plain_text=as_plain_text,
+        )
+        self._live[live.reply_id] = live
+        if self.model.info is not None:
+            self._send(live, self.model.info)
+        elif self.model.kind != "loading":
+            self._settle(live, "error", failure=self.model.failure or NO_MODEL)
+
+    def stop(self, live: LiveReply) -> None:
+        """End a reply; what there is of it is kept."""
+        if live.key is None:
+            self._settle(live, "aborted")
+        else:
+            self._post(StopReply(live.reply_id))
+
+    def abandon(self, live: LiveReply) -> None:
+        """End a reply at once, without waiting for the engine's word; it is kept as stopped."""
+        if live.key is not None:
+            self._post(StopReply(live.reply_id))
+        self._settle(live, "aborted")
+
+    def abandon_all(self) -> None:
+        """End all replies at once."""
+        for live in list(self._live.values()):
+            self.abandon(live)
+
+    # ------------------------------------------------------------------ the model
+
+    def load_model(self, path: str) -> None:
+        """Open a model; the one that is open is closed, its replies end as stopped."""
+        settings = self._settings.value
+        config = EngineConfig(
+            context_tokens=settings.context_tokens, num_threads=settings.num_threads
+        )
+        self._set_model(ModelState("loading", path))
+        self._post(LoadModel(path, config))
+
+    def handle(self, event: Event) -> None:
+        """Take one event of the engine thread."""
+        match event:
+            case ReplyProgressed():
+                self._progress(event)
+            case ReplyEnded():
+                live = self._live.get(event.reply_id)
+                if live is not None:
+                    self._settle(
+                        live, event.finish_reason, metrics=event.metrics, failure=event.failure
+                    )
+            case StatsSampled():
+                self._notify(StatsChanged(event))
+            case ModelUnloaded():
+                if self.model.kind != "loading":
+                    self._set_model(ModelState())
+            case _:
+                self._model_event(event)
+
+    def _model_event(self, event: ModelLoading | ModelReady | ModelFailed) -> None:
+        path = event.info.path if isinstance(event, ModelReady) else event.path
+        if path != self.model.path:
+            return  # from a load that a newer one has replaced
+        match event:
+            case ModelLoading():
+                self._set_model(ModelState("loading", path, event.stage, event.fraction))
+            case ModelReady():
+                self._set_model(ModelState("ready", path, info=event.info))
+                self._remember(path)
+                for live in self._waiting():
+                    self._send(live, event.info)
+            case ModelFailed():
+                self._set_model(ModelState("failed", path, failure=event.failure))
+                for live in self._waiting():
+                    self._settle(live, "error", failure=event.failure)
+
+    def _waiting(self) -> list[LiveReply]:
+        return [live for live in self._live.values() if live.key is None]
+
+    def _set_model(self, state: ModelState) -> None:
+        self.model = state
+        self._notify(ModelChanged(state))
+
+    def _remember(self, path: str) -> None:
+        others = [known for known in self._settings.value.recent_models if known != path]
+        self._settings.change(model_path=path, recent_models=(path, *others)[:MAX_RECENT_MODELS])
+
+    # ------------------------------------------------------------------ one reply's life
+
+    def _send(self, live: LiveReply, info: ModelInfo) -> None:
+        live.key = model_key(info)
+        settings = self._settings.value
+        self._post(
+            Generate(
+                live.reply_id,
+                live.conversation_id,
+                engine_messages(
+                    live.history,
+                    system_prompt=live.settings.system_prompt or settings.system_prompt,
+                    key=live.key,
+                ),
+                live.settings.sampling or settings.sampling,
+                as_plain_text=live.as_plain_text and not info.has_chat_template,
+            )
+        )
+
+    def _progress(self, event: ReplyProgressed) -> None:
+        live = self._live.get(event.reply_id)
+        if live is None:
+            return  # abandoned; the engine did not know yet
+        now = self._clock()
+        live.grow(event, now)
+        if self._is_shown(live.message_id):
+            if event.text:
+                self._notify(ReplyGrew(live.message_id, event.text, event.metrics))
+            elif not event.token_ids:
+                self._notify(
+                    ReplyPrefilling(
+                        live.message_id, event.prefilled_tokens, event.metrics.prompt_tokens
+                    )
+                )
+        if live.take_due(now):
+            self._save(live.message, durable=False)
+
+    def _settle(
+        self,
+        live: LiveReply,
+        reason: FinishReason,
+        *,
+        metrics: RequestMetrics | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        del self._live[live.reply_id]
+        message = live.ended(reason, metrics=metrics, failure=failure)
+        self._save(message, durable=True)
+        self._settled(message, failure)
+
+    def _save(self, message: Message, *, durable: bool) -> None:
+        try:
+            self._store.update_message(message, durable=durable)
+        except StorageError as error:
+            self._storage_failed(error)

@@ -1,0 +1,126 @@
+"""What a ChatSession tells its listeners. Frozen values. Pure Python; GUI thread.
+
+How a view follows them:
+
+- ConversationShown: show `conversation.path()` afresh; a last message with status "streaming"
+  goes on growing. None is a new, still empty chat.
+- MessageAdded, ReplyStarted: append the message at the end of the visible path.
+- ReplyPrefilling, ReplyGrew: only ever for the last message of the visible path.
+- MessageChanged: a message of the visible chat has its final content and status.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.conversation import Conversation, Message, MessageId
+from app.messages import Failure, StatsSampled
+from inference.metrics import ModelInfo, RequestMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """Which model is there, or on its way.
+
+    Attributes:
+        kind: "none" before the first load and after an unload.
+        path: Of the model that is open, being opened, or failed.
+        stage: While loading: what goes on, in words for people.
+        fraction: While loading: 0 to 1.
+        info: Only when ready.
+        failure: Only when failed.
+    """
+
+    kind: Literal["none", "loading", "ready", "failed"] = "none"
+    path: str = ""
+    stage: str = ""
+    fraction: float = 0.0
+    info: ModelInfo | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationsChanged:
+    """The list of chats differs: one came, went, moved up, or has another title."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationShown:
+    """Another chat, or another branch of this one, is to be shown from its beginning."""
+
+    conversation: Conversation | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAdded:
+    """A person's message was stored and ends the visible path now."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStarted:
+    """A reply was asked for; its message (status "streaming", empty) ends the visible path."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPrefilling:
+    """The prompt is being read: so many of its tokens are done."""
+
+    message_id: MessageId
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyGrew:
+    """Text to append to the reply."""
+
+    message_id: MessageId
+    text: str
+    metrics: RequestMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChanged:
+    """The reply ended; `failure` says why and what to offer when its status is "error"."""
+
+    message: Message
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """The model, or the progress of its load, differs."""
+
+    state: ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class StatsChanged:
+    """A new snapshot of the engine."""
+
+    sample: StatsSampled
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailed:
+    """Something could not be stored or read, in words for people; the program goes on."""
+
+    message: str
+    hint: str
+
+
+SessionChange = (
+    ConversationsChanged
+    | ConversationShown
+    | MessageAdded
+    | ReplyStarted
+    | ReplyPrefilling
+    | ReplyGrew
+    | MessageChanged
+    | ModelChanged
+    | StatsChanged
+    | StorageFailed
+)

@@ -1,0 +1,301 @@
+"""All chats in one SQLite file: write-ahead log, foreign keys, full-text search. GUI thread.
+
+One writer by design (the window); `ask` may write beside it, so a short busy wait is set. What a
+person typed is on the disk when a call returns; a reply in mid-stream may lose its last second.
+"""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from app.conversation import (
+    ChatSettings,
+    Conversation,
+    ConversationId,
+    ConversationSummary,
+    Message,
+    MessageId,
+    MessageStatus,
+)
+from app.database import errors_for_people, open_database
+from app.migrations import STEPS
+from app.search import SearchHit, index_query, needs_plain_search, snippet
+from app.stored_values import (
+    chat_settings_from_text,
+    chat_settings_to_text,
+    ids_from_blob,
+    ids_to_blob,
+    metrics_from_text,
+    metrics_to_text,
+)
+from inference.request import Role
+
+MAX_HITS = 50
+
+
+class ConversationStore:
+    """The database of one profile.
+
+    Args:
+        path: The file; made if missing.
+        clock: Seconds since the epoch.
+        steps: The migrations; others only in tests.
+
+    Raises:
+        DatabaseTooNewError: Made by a newer Quire; nothing was touched.
+        DatabaseDamagedError: Not a sound database; kept aside, opening again makes a new one.
+        StorageError: It cannot be opened or written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        steps: Sequence[str] = STEPS,
+    ) -> None:
+        self.path = path
+        self._clock = clock
+        self._depth = 0
+        self._connection = open_database(path, steps)
+
+    # ------------------------------------------------------------------ conversations
+
+    def conversations(self) -> list[ConversationSummary]:
+        """All chats that are not deleted, the last used first."""
+        rows = self._read(
+            "SELECT id, title, updated_at FROM conversations WHERE deleted_at IS NULL"
+            " ORDER BY updated_at DESC, key DESC"
+        )
+        return [ConversationSummary(ConversationId(r[0]), r[1], r[2]) for r in rows]
+
+    def find_by_title(self, title: str) -> ConversationId | None:
+        """The last used chat with exactly this title."""
+        rows = self._read(
+            "SELECT id FROM conversations WHERE title = ? AND deleted_at IS NULL"
+            " ORDER BY updated_at DESC, key DESC LIMIT 1",
+            (title,),
+        )
+        return ConversationId(rows[0][0]) if rows else None
+
+    def add_conversation(self, conversation: Conversation) -> None:
+        """Store a new chat, without its messages."""
+        self._write(
+            "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (
+                conversation.id,
+                conversation.title,
+                conversation.created_at,
+                conversation.updated_at,
+                chat_settings_to_text(conversation.settings),
+            ),
+        )
+
+    def load(self, conversation_id: ConversationId) -> Conversation | None:
+        """A whole chat; None if it is not there or deleted."""
+        rows = self._read(
+            "SELECT title, created_at, updated_at, settings, leaf_id FROM conversations"
+            " WHERE id = ? AND deleted_at IS NULL",
+            (conversation_id,),
+        )
+        if not rows:
+            return None
+        title, created_at, updated_at, settings, leaf_id = rows[0]
+        found = self._read(
+            "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
+            " model_key, metrics, error FROM messages WHERE conversation_id = ? ORDER BY id",
+            (conversation_id,),
+        )
+        messages = {message.id: message for message in map(_message, found)}
+        return Conversation(
+            conversation_id,
+            title,
+            created_at,
+            updated_at,
+            settings=chat_settings_from_text(settings),
+            messages=messages,
+            leaf_id=leaf_id if leaf_id in messages else max(messages, default=None),
+        )
+
+    def rename(self, conversation_id: ConversationId, title: str) -> None:
+        """Give a chat another title; its place in the list stays."""
+        self._write("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation_id))
+
+    def set_settings(self, conversation_id: ConversationId, settings: ChatSettings) -> None:
+        """Store a chat's own settings."""
+        self._write(
+            "UPDATE conversations SET settings = ? WHERE id = ?",
+            (chat_settings_to_text(settings), conversation_id),
+        )
+
+    def set_leaf(self, conversation_id: ConversationId, leaf_id: MessageId) -> None:
+        """Store which branch is shown."""
+        self._write("UPDATE conversations SET leaf_id = ? WHERE id = ?", (leaf_id, conversation_id))
+
+    def touch(self, conversation_id: ConversationId) -> float:
+        """Move a chat to the top of the list; returns the time that was stored."""
+        now = self._clock()
+        self._write("UPDATE conversations SET updated_at = ? WHERE id = ?", (now, conversation_id))
+        return now
+
+    def delete(self, conversation_id: ConversationId) -> None:
+        """Hide a chat; `restore` brings it back until `purge_deleted`."""
+        self._write(
+            "UPDATE conversations SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
+            (self._clock(), conversation_id),
+        )
+
+    def restore(self, conversation_id: ConversationId) -> None:
+        """Bring a deleted chat back."""
+        self._write("UPDATE conversations SET deleted_at = NULL WHERE id = ?", (conversation_id,))
+
+    def purge_deleted(self) -> int:
+        """Remove deleted chats for good, their text overwritten; returns how many."""
+        with self.transaction():
+            count = self._write("DELETE FROM conversations WHERE deleted_at IS NOT NULL")
+            if count:
+                # The text index keeps words of removed rows until it is merged.
+                self._write("INSERT INTO message_index(message_index) VALUES ('optimize')")
+                self._write("INSERT INTO title_index(title_index) VALUES ('optimize')")
+        return count
+
+    # ------------------------------------------------------------------ messages
+
+    def add_message(
+        self,
+        conversation_id: ConversationId,
+        *,
+        parent_id: MessageId | None,
+        role: Role,
+        content: str,
+        status: MessageStatus = "complete",
+    ) -> Message:
+        """Store a new message as the end of the visible path; it is on the disk on return."""
+        with self.transaction():
+            now = self.touch(conversation_id)
+            cursor = self._execute(
+                "INSERT INTO messages(conversation_id, parent_id, role, content, created_at,"
+                " status) VALUES (?, ?, ?, ?, ?, ?)",
+                (conversation_id, parent_id, role, content, now, status),
+            )
+            message_id = MessageId(cursor.lastrowid or 0)
+            self.set_leaf(conversation_id, message_id)
+        return Message(message_id, conversation_id, parent_id, role, content, now, status)
+
+    def update_message(self, message: Message, *, durable: bool = True) -> None:
+        """Store a message's new content and state; without `durable` a power cut may undo it."""
+        with self.transaction(durable=durable):
+            self._write(
+                "UPDATE messages SET content = ?, status = ?, token_ids = ?, model_key = ?,"
+                " metrics = ?, error = ? WHERE id = ?",
+                (
+                    message.content,
+                    message.status,
+                    ids_to_blob(message.token_ids),
+                    message.model_key,
+                    metrics_to_text(message.metrics),
+                    message.error,
+                    message.id,
+                ),
+            )
+
+    # ------------------------------------------------------------------ search
+
+    def search(self, text: str) -> list[SearchHit]:
+        """Chats whose title or messages hold all words of `text`, the last used first.
+
+        Each chat comes once, by its newest matching message if there is one. Words match from
+        their beginning; very short ones, signs and languages without spaces match anywhere.
+        """
+        words = text.split()
+        if not words:
+            return []
+        if needs_plain_search(text):
+            match = " AND ".join("holds({0}, ?)" for _ in words)
+            messages = "m.id IN (SELECT id FROM messages WHERE " + match.format("content") + ")"
+            titles = match.format("c.title")
+            arguments: tuple[str, ...] = tuple(words)
+        else:
+            messages = "m.id IN (SELECT rowid FROM message_index WHERE message_index MATCH ?)"
+            titles = "c.key IN (SELECT rowid FROM title_index WHERE title_index MATCH ?)"
+            arguments = (index_query(words),)
+        rows = self._read(
+            "SELECT c.id, c.title, c.updated_at, max(m.id), m.content FROM conversations c"
+            f" LEFT JOIN messages m ON m.conversation_id = c.id AND {messages}"
+            f" WHERE c.deleted_at IS NULL AND (m.id IS NOT NULL OR {titles})"
+            f" GROUP BY c.key ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}",
+            arguments + arguments,
+        )
+        return [
+            SearchHit(
+                ConversationSummary(ConversationId(row[0]), row[1], row[2]),
+                None if row[3] is None else MessageId(row[3]),
+                "" if row[4] is None else snippet(row[4], words),
+            )
+            for row in rows
+        ]
+
+    # ------------------------------------------------------------------ the connection
+
+    @contextlib.contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """Everything inside is stored together or not at all; may be nested.
+
+        Raises:
+            StorageError: In words for people; nothing of it was stored.
+        """
+        if self._depth:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            return
+        with errors_for_people(self.path):
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._connection.execute("BEGIN IMMEDIATE")
+        self._depth = 1
+        try:
+            yield
+            with errors_for_people(self.path):
+                self._connection.execute("COMMIT")
+        finally:
+            self._depth = 0
+            # A full disk makes SQLite roll back by itself.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the file; the write-ahead log is folded in."""
+        self._connection.close()
+
+    def _read(self, sql: str, arguments: Sequence[object] = ()) -> list[sqlite3.Row]:
+        with errors_for_people(self.path):
+            return self._connection.execute(sql, arguments).fetchall()
+
+    def _write(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        with self.transaction():
+            return self._execute(sql, arguments).rowcount
+
+    def _execute(self, sql: str, arguments: Sequence[object]) -> sqlite3.Cursor:
+        with errors_for_people(self.path):
+            return self._connection.execute(sql, arguments)
+
+
+def _message(row: sqlite3.Row) -> Message:
+    return Message(
+        MessageId(row["id"]),
+        ConversationId(row["conversation_id"]),
+        row["parent_id"],
+        row["role"],
+        row["content"],
+        row["created_at"],
+        status=row["status"],
+        token_ids=ids_from_blob(row["token_ids"]),
+        model_key=row["model_key"],
+        metrics=metrics_from_text(row["metrics"]),
+        error=row["error"],
+    )

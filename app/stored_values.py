@@ -1,0 +1,75 @@
+"""How values lie in the database: token ids as a blob, metrics and settings as JSON. Pure Python.
+
+Reading is forgiving: what a hand or another version left there that does not fit is left out, so
+that one odd row never hides a chat.
+"""
+
+import dataclasses
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+
+from app.conversation import ChatSettings
+from app.settings import sampling_from_raw
+from inference.metrics import RequestMetrics
+
+
+def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:
+    """Unsigned 32-bit, little-endian; 4 bytes per token."""
+    if token_ids is None:
+        return None
+    packed = array("I", token_ids)
+    if sys.byteorder == "big":  # pragma: no cover
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def ids_from_blob(blob: bytes | None) -> tuple[int, ...] | None:
+    """The opposite of `ids_to_blob`; None for what is not a whole number of ids."""
+    if blob is None or len(blob) % 4:
+        return None
+    packed = array("I")
+    packed.frombytes(blob)
+    if sys.byteorder == "big":  # pragma: no cover
+        packed.byteswap()
+    return tuple(packed)
+
+
+def metrics_to_text(metrics: RequestMetrics | None) -> str | None:
+    """As JSON."""
+    return None if metrics is None else json.dumps(dataclasses.asdict(metrics))
+
+
+def metrics_from_text(text: str | None) -> RequestMetrics | None:
+    """From JSON; unknown fields are left out, unreadable text gives None."""
+    if text is None:
+        return None
+    raw = _object(text)
+    names = {item.name for item in dataclasses.fields(RequestMetrics)}
+    known = {name: value for name, value in raw.items() if name in names}
+    return RequestMetrics(**known) if known else None  # type: ignore[arg-type]  # written by us
+
+
+def chat_settings_to_text(settings: ChatSettings) -> str:
+    """As JSON."""
+    return json.dumps(dataclasses.asdict(settings), ensure_ascii=False)
+
+
+def chat_settings_from_text(text: str) -> ChatSettings:
+    """From JSON; what is not usable takes the general setting."""
+    raw = _object(text)
+    prompt = raw.get("system_prompt")
+    sampling = raw.get("sampling")
+    return ChatSettings(
+        system_prompt=prompt if isinstance(prompt, str) else "",
+        sampling=sampling_from_raw(sampling, []) if isinstance(sampling, dict) else None,
+    )
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        return {}
+    return raw if isinstance(raw, dict) else {}

@@ -1,0 +1,64 @@
+"""The engine thread as the window sees it: one queue in, one signal out.
+
+The QThread object lives on the GUI thread; only `run` and what it calls are on the engine thread.
+"""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, QThread, Signal
+
+from app.engine_loop import EngineFactory, EngineLike, EngineLoop
+from app.messages import Command, Shutdown
+from inference.config import EngineConfig
+from inference.request import LoadProgress
+
+SHUTDOWN_TIMEOUT_S = 5.0
+
+
+class EngineWorker(QThread):
+    """Owns the engine for as long as the program runs.
+
+    Args:
+        engine_factory: Opens a model, on the engine thread; None takes the real engine, which
+            is imported there, so that the window is on the screen before torch is loaded.
+
+    Signals:
+        event: An `app.messages.Event`; delivered to the GUI thread.
+    """
+
+    event = Signal(object)  # type: ignore[assignment]  # Qt calls its own event() in C++ still
+
+    def __init__(
+        self, engine_factory: EngineFactory | None = None, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._loop = EngineLoop(engine_factory or open_engine, self.event.emit)
+
+    def post(self, command: Command) -> None:
+        """Queue a command; returns at once."""
+        self._loop.post(command)
+
+    def run(self) -> None:
+        """Serve commands until the end; Qt calls this on the engine thread."""
+        self._loop.run()
+
+    def shutdown(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> bool:
+        """End the thread: replies end as aborted, the model is closed.
+
+        A step that is stuck cannot be broken off safely; after the timeout the caller ends the
+        process without waiting for it.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        self.post(Shutdown())
+        return bool(self.wait(round(timeout_s * 1000)))
+
+
+def open_engine(
+    path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
+) -> EngineLike:
+    """Open a model with the real engine."""
+    from inference.engine import Engine  # heavy: torch
+
+    return Engine.load(path, config, on_progress=on_progress)

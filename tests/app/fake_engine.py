@@ -1,0 +1,255 @@
+"""An engine that says what a script tells it to, for tests of the real worker and window.
+
+Nothing here imports torch or Qt. `FakeEngineFactory` goes where EngineWorker takes its factory.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from inference.config import EngineConfig
+from inference.errors import ContextOverflowError, EngineError
+from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics
+from inference.request import (
+    ChatMessage,
+    FinishReason,
+    GenerateRequest,
+    LoadProgress,
+    RequestId,
+    StepOutput,
+)
+
+DEFAULT_REPLY = "A plane tree drops its bark because the bark cannot stretch as the trunk grows."
+
+
+def make_model_info(path: str = "/models/fake.gguf", **fields: object) -> ModelInfo:
+    info = ModelInfo(
+        name="Fake 1B",
+        path=path,
+        architecture="fake",
+        quantization="Q4_1",
+        num_parameters=1_000_000,
+        weights_bytes=4_000_000,
+        context_tokens=2048,
+        model_context_tokens=8192,
+        has_chat_template=True,
+        backend="fake (no device)",
+        device="cpu",
+        load_ms=12.0,
+    )
+    return replace(info, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeScript:
+    """How the fake engine behaves. May be changed while it runs.
+
+    Attributes:
+        replies: Texts, the first request gets the first; the last one is used again and again.
+        tokens_per_s: Pace of decode steps by `sleep`; None does not wait.
+        prefill_steps: Steps before the first token.
+        prefill_tokens: Length that each prompt pretends to have.
+        finish_reason: Of replies that come to their end.
+        load_stages: Reported one by one while loading.
+        load_error: Raised at the end of the load.
+        request_error: Raised by add_request.
+        error_after_tokens: After so many tokens a reply ends with `reply_error`.
+        crash_after_tokens: After so many tokens `step` raises RuntimeError.
+        sleep: Waits so many seconds; a test may pass its own.
+        before_step: Called before each step, for tests that need a step to wait.
+        before_stage: Called before each stage of a load.
+    """
+
+    replies: list[str] = field(default_factory=lambda: [DEFAULT_REPLY])
+    tokens_per_s: float | None = None
+    prefill_steps: int = 1
+    prefill_tokens: int = 32
+    finish_reason: FinishReason = "stop"
+    load_stages: tuple[str, ...] = ("Reading the file", "Loading weights")
+    load_error: EngineError | None = None
+    request_error: EngineError | None = None
+    error_after_tokens: int | None = None
+    reply_error: EngineError = field(default_factory=lambda: EngineError("The device failed."))
+    crash_after_tokens: int | None = None
+    has_chat_template: bool = True
+    sleep: Callable[[float], None] = time.sleep
+    before_step: Callable[[], None] | None = None
+    before_stage: Callable[[str], None] | None = None
+
+
+def tokens_of(text: str) -> list[str]:
+    """Pieces like a tokenizer's: a word with the space before it; line breaks alone."""
+    pieces: list[str] = []
+    for char in text:
+        if char in " \n" or not pieces or pieces[-1] == "\n":
+            pieces.append(char)
+        else:
+            pieces[-1] += char
+    return pieces
+
+
+@dataclass
+class _Running:
+    request: GenerateRequest
+    pieces: list[str]
+    prefill_steps_left: int
+    num_sampled: int = 0
+
+
+class FakeEngine:
+    """Says the script's replies, one token per request and step.
+
+    Attributes:
+        requests: All that were added, in order.
+        is_closed: Whether `close` was called.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        config: EngineConfig,
+        on_progress: Callable[[LoadProgress], None],
+        *,
+        script: FakeScript,
+    ) -> None:
+        self.script = script
+        self.config = config
+        self.requests: list[GenerateRequest] = []
+        self.aborted: list[RequestId] = []
+        self.is_closed = False
+        self._running: dict[RequestId, _Running] = {}
+        for number, stage in enumerate(script.load_stages):
+            if script.before_stage is not None:
+                script.before_stage(stage)
+            on_progress(LoadProgress(stage, number / len(script.load_stages)))
+        if script.load_error is not None:
+            raise script.load_error
+        self.info = make_model_info(path, has_chat_template=script.has_chat_template)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running)
+
+    def plain_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return [ord(char) for char in "\n\n".join(message.content for message in messages)]
+
+    def add_request(self, request: GenerateRequest) -> RequestId:
+        if self.script.request_error is not None:
+            raise self.script.request_error
+        if self.script.prefill_tokens >= self.info.context_tokens:
+            raise ContextOverflowError(self.script.prefill_tokens, self.info.context_tokens)
+        number = len(self.requests)
+        text = self.script.replies[min(number, len(self.script.replies) - 1)]
+        self.requests.append(request)
+        request_id = RequestId(number + 1)
+        pieces = tokens_of(text)[: request.params.max_tokens]
+        self._running[request_id] = _Running(request, pieces, self.script.prefill_steps)
+        return request_id
+
+    def step(self) -> list[StepOutput]:
+        script = self.script
+        if script.before_step is not None:
+            script.before_step()
+        if script.tokens_per_s is not None:
+            script.sleep(1.0 / script.tokens_per_s)
+        return [self._step_one(request_id, it) for request_id, it in list(self._running.items())]
+
+    def _step_one(self, request_id: RequestId, running: _Running) -> StepOutput:
+        script = self.script
+        if running.prefill_steps_left > 1:
+            running.prefill_steps_left -= 1
+            done = script.prefill_steps - running.prefill_steps_left
+            return StepOutput(
+                request_id,
+                prefilled_tokens=script.prefill_tokens * done // script.prefill_steps,
+                metrics=self._metrics(running),
+            )
+        if running.num_sampled == script.crash_after_tokens:
+            raise RuntimeError("fake crash")
+        if running.num_sampled == script.error_after_tokens:
+            return self._final(request_id, running, "error", error=script.reply_error)
+        if running.num_sampled >= len(running.pieces):
+            return self._final(request_id, running, script.finish_reason)
+        token_id = 100 + running.num_sampled
+        text = running.pieces[running.num_sampled]
+        running.num_sampled += 1
+        return StepOutput(
+            request_id,
+            token_ids=(token_id,),
+            text=text,
+            prefilled_tokens=script.prefill_tokens,
+            metrics=self._metrics(running),
+        )
+
+    def _final(
+        self,
+        request_id: RequestId,
+        running: _Running,
+        reason: FinishReason,
+        *,
+        error: EngineError | None = None,
+    ) -> StepOutput:
+        del self._running[request_id]
+        return StepOutput(
+            request_id,
+            finish_reason=reason,
+            prefilled_tokens=self.script.prefill_tokens,
+            metrics=self._metrics(running),
+            error=error,
+        )
+
+    def _metrics(self, running: _Running) -> RequestMetrics:
+        """As of a machine that reads 320 tokens/s and writes 50."""
+        if not running.num_sampled:
+            return RequestMetrics(prompt_tokens=self.script.prefill_tokens)
+        decode_ms = 20.0 * (running.num_sampled - 1)
+        return RequestMetrics(
+            prompt_tokens=self.script.prefill_tokens,
+            completion_tokens=running.num_sampled,
+            prefill_ms=100.0,
+            ttft_ms=100.0,
+            decode_ms=decode_ms,
+            e2e_ms=100.0 + decode_ms,
+        )
+
+    def abort(self, request_id: RequestId) -> None:
+        self.aborted.append(request_id)
+        self._running.pop(request_id, None)
+
+    def stats(self) -> EngineStats:
+        used = len(self._running)
+        return EngineStats(
+            blocks=BlockCounts(total=64, free=64 - used, used=used),
+            block_size=16,
+            block_bytes=1024,
+            weights_bytes=self.info.weights_bytes,
+            kv_bytes=64 * 1024,
+            num_running=used,
+        )
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._running.clear()
+
+
+class FakeEngineFactory:
+    """Makes fake engines for EngineWorker.
+
+    Attributes:
+        script: Shared by all engines it makes.
+        engines: Those that were loaded without an error, in order.
+        calls: Path and configuration of each load that was tried.
+    """
+
+    def __init__(self, script: FakeScript | None = None) -> None:
+        self.script = script or FakeScript()
+        self.engines: list[FakeEngine] = []
+        self.calls: list[tuple[str, EngineConfig]] = []
+
+    def __call__(
+        self, path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
+    ) -> FakeEngine:
+        self.calls.append((path, config))
+        engine = FakeEngine(path, config, on_progress, script=self.script)
+        self.engines.append(engine)
+        return engine
