@@ -89,8 +89,8 @@ class FocusRing(QWidget):
         self._target = target
         if target is None:
             return
-        around = target
-        while around is not self.window():  # a target is always inside the window
+        around: QWidget | None = target
+        while around is not None and around is not self.window():
             around.installEventFilter(self)
             self._followed.append(around)
             around = around.parentWidget()

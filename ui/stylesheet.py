@@ -26,6 +26,10 @@ QPlainTextEdit[field="true"]:focus {
 QLineEdit[invalid="true"] { border: 2px solid $danger; padding: 0 10px; }
 QPlainTextEdit[invalid="true"] { border: 2px solid $danger; padding: 5px 6px; }
 QLineEdit:disabled { background: $sunken; color: $disabled; border-color: $border_2; }
+QLineEdit[look="row"] { background: transparent; border-color: transparent; }
+QLineEdit[look="row"]:focus { background: $raised; border-color: $ring; }
+QLineEdit[inline="true"] { min-height: 0; padding: 0 10px; border: ${focus}px solid $ring; }
+ChatList, ChatList > QWidget { background: transparent; border: none; }
 QScrollBar:vertical { background: transparent; width: 10px; margin: 0; border: none; }
 QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; border: none; }
 QScrollBar::handle { background: $handle; border-radius: 3px; }

@@ -1,0 +1,320 @@
+"""The list of chats: model, look, and what mouse and keys do in it. GUI thread."""
+
+from typing import cast
+
+from PySide6.QtCore import (
+    QAbstractItemModel,
+    QAbstractListModel,
+    QEvent,
+    QModelIndex,
+    QPersistentModelIndex,
+    QPoint,
+    QPointF,
+    QRect,
+    QSize,
+    Qt,
+    Signal,
+)
+from PySide6.QtGui import QContextMenuEvent, QFocusEvent, QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFrame,
+    QLineEdit,
+    QListView,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
+
+from ui.chat_row_painter import ChatRowPainter
+from ui.chat_rows import ChatRow, Row
+from ui.menus import Menu
+from ui.theme import Theme
+
+_AnyIndex = QModelIndex | QPersistentModelIndex
+
+
+class ChatListModel(QAbstractListModel):
+    """The rows as Qt wants them.
+
+    Signals:
+        title_edited: A new title was typed into the row: chat id, title.
+    """
+
+    title_edited = Signal(str, str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._rows: list[Row] = []
+
+    def set_rows(self, rows: list[Row]) -> None:
+        """Show these rows."""
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+    def row(self, index: _AnyIndex) -> Row | None:
+        """The row at `index`; None outside the list."""
+        return self._rows[index.row()] if index.isValid() else None
+
+    def index_of(self, chat_id: str | None) -> QModelIndex:
+        """Where this chat is; an invalid index if it is not in the list."""
+        for number, row in enumerate(self._rows):
+            if isinstance(row, ChatRow) and row.id == chat_id:
+                return self.index(number)
+        return QModelIndex()
+
+    def rowCount(self, parent: _AnyIndex | None = None) -> int:
+        """Qt override."""
+        return 0 if parent is not None and parent.isValid() else len(self._rows)
+
+    def data(self, index: _AnyIndex, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        """Qt override."""
+        row = self.row(index)
+        if row is None:
+            return None
+        is_chat = isinstance(row, ChatRow)
+        text = row.title if isinstance(row, ChatRow) else row.text
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.EditRole):
+            return text
+        if role == Qt.ItemDataRole.ToolTipRole and is_chat:
+            return text
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return text if is_chat else f"{text}, group"
+        return None
+
+    def setData(
+        self, index: _AnyIndex, value: object, role: int = Qt.ItemDataRole.EditRole
+    ) -> bool:
+        """Qt override: ask for the new title; the list is told when it is stored."""
+        row = self.row(index)
+        title = " ".join(str(value).split())
+        if role != Qt.ItemDataRole.EditRole or not isinstance(row, ChatRow) or not title:
+            return False
+        if title != row.title:
+            self.title_edited.emit(row.id, title)
+        return True
+
+    def flags(self, index: _AnyIndex) -> Qt.ItemFlag:
+        """Qt override: headings can neither be chosen nor reached with keys."""
+        if not isinstance(self.row(index), ChatRow):
+            return Qt.ItemFlag.NoItemFlags
+        return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
+
+
+class _RowDelegate(QStyledItemDelegate):
+    """Hands painting to `ChatRowPainter` and makes the field for a new title."""
+
+    def __init__(self, painter: ChatRowPainter, view: "ChatList") -> None:
+        super().__init__(view)
+        self._painter = painter
+        self._view = view
+
+    def paint(self, painter: object, option: QStyleOptionViewItem, index: _AnyIndex) -> None:
+        """Qt override."""
+        row = self._view.rows.row(index)
+        if row is not None:
+            rect: QRect = option.rect
+            self._painter.paint(painter, rect, row, self._view.row_state(index))  # type: ignore[arg-type]  # a QPainter
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: _AnyIndex) -> QSize:
+        """Qt override."""
+        row = self._view.rows.row(index)
+        height = self._painter.height(row, is_first=index.row() == 0) if row is not None else 0
+        return QSize(10, height)
+
+    def createEditor(
+        self, parent: QWidget, option: QStyleOptionViewItem, index: _AnyIndex
+    ) -> QWidget:
+        """Qt override."""
+        field = QLineEdit(parent)
+        field.setFont(self._painter.theme.font("ui"))
+        field.setAccessibleName("New title")
+        field.setProperty("inline", True)
+        return field
+
+    def setEditorData(self, editor: QWidget, index: _AnyIndex) -> None:
+        """Qt override."""
+        field = cast(QLineEdit, editor)
+        field.setText(str(index.data(Qt.ItemDataRole.EditRole)))
+        field.selectAll()
+
+    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: _AnyIndex) -> None:
+        """Qt override."""
+        model.setData(index, cast(QLineEdit, editor).text())
+
+    def updateEditorGeometry(
+        self, editor: QWidget, option: QStyleOptionViewItem, index: _AnyIndex
+    ) -> None:
+        """Qt override."""
+        editor.setGeometry(self._painter.row_rect(option.rect))
+
+
+class ChatList(QListView):
+    """Chats grouped by day, or found ones.
+
+    Attributes:
+        rows: The model.
+
+    Signals:
+        chat_chosen: A chat is to be opened: its id.
+        delete_requested: A chat is to be deleted: its id.
+    """
+
+    chat_chosen = Signal(str)
+    delete_requested = Signal(str)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._open_id: str | None = None
+        self._replying_id: str | None = None
+        self._has_keyboard_focus = False
+        self._painter = ChatRowPainter(theme)
+        self.rows = ChatListModel(self)
+        self.setModel(self.rows)
+        self._delegate = _RowDelegate(self._painter, self)
+        self.setItemDelegate(self._delegate)
+        self.setAccessibleName("Chats")
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.NoSelection)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setMouseTracking(True)
+        self.viewport().setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self.viewport().setAutoFillBackground(False)
+        theme.changed.connect(self.scheduleDelayedItemsLayout)
+
+    def set_rows(self, rows: list[Row]) -> None:
+        """Show these rows; the current one is kept where it is still there."""
+        current = self.rows.row(self.currentIndex())
+        self.rows.set_rows(rows)
+        if isinstance(current, ChatRow):
+            self.setCurrentIndex(self.rows.index_of(current.id))
+
+    def set_open(self, chat_id: str | None) -> None:
+        """Mark the chat that the window shows."""
+        self._open_id = chat_id
+        self.setCurrentIndex(self.rows.index_of(chat_id))
+        self.viewport().update()
+
+    def set_replying(self, chat_id: str | None) -> None:
+        """Mark the chat whose reply is being written."""
+        self._replying_id = chat_id
+        self.viewport().update()
+
+    def rename(self, chat_id: str | None) -> bool:
+        """Let the person type a new title into the row; False if the chat is not listed."""
+        index = self.rows.index_of(chat_id)
+        if index.isValid():
+            self.setCurrentIndex(index)
+            self.edit(index)
+        return index.isValid()
+
+    def row_state(self, index: _AnyIndex) -> frozenset[str]:
+        """How the row at `index` is to look: some of open, hovered, focused, replying."""
+        row = self.rows.row(index)
+        if not isinstance(row, ChatRow):
+            return frozenset()
+        place = self.viewport().mapFromGlobal(self.cursor().pos())
+        is_hovered = self.viewport().underMouse() and self.indexAt(place) == index
+        is_focused = self._has_keyboard_focus and self.currentIndex() == index
+        marks = {
+            "open": row.id == self._open_id,
+            "replying": row.id == self._replying_id,
+            "hovered": is_hovered,
+            "focused": is_focused,
+        }
+        return frozenset(name for name, is_set in marks.items() if is_set)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Qt override."""
+        self._has_keyboard_focus = event.reason() != Qt.FocusReason.MouseFocusReason
+        if not self.currentIndex().isValid():
+            self._go_to_first_chat()
+        super().focusInEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        """Qt override."""
+        self._has_keyboard_focus = False
+        super().focusOutEvent(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Qt override: Enter opens, F2 renames, Delete deletes; arrows move."""
+        row = self.rows.row(self.currentIndex())
+        self._has_keyboard_focus = True
+        if isinstance(row, ChatRow):
+            if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+                self.chat_chosen.emit(row.id)
+                return
+            if event.key() == Qt.Key.Key_F2:
+                self.edit(self.currentIndex())
+                return
+            if event.key() == Qt.Key.Key_Delete:
+                self.delete_requested.emit(row.id)
+                return
+        super().keyPressEvent(event)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """Qt override."""
+        self._has_keyboard_focus = False
+        super().mousePressEvent(event)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        """Qt override: a click opens the chat, on the dots its menu."""
+        super().mouseReleaseEvent(event)
+        index = self.indexAt(event.position().toPoint())
+        row = self.rows.row(index)
+        if event.button() != Qt.MouseButton.LeftButton or not isinstance(row, ChatRow):
+            return
+        button = self._painter.menu_rect(self.visualRect(index))
+        if button.contains(event.position().toPoint()):
+            self._open_menu(index, self.viewport().mapToGlobal(button.bottomLeft()))
+        else:
+            self.chat_chosen.emit(row.id)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Qt override."""
+        index = self.indexAt(event.pos())
+        place = event.globalPos()
+        if event.reason() == QContextMenuEvent.Reason.Keyboard:
+            index = self.currentIndex()
+            place = self.viewport().mapToGlobal(self.visualRect(index).bottomLeft())
+        if isinstance(self.rows.row(index), ChatRow):
+            self._open_menu(index, place)
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        """Qt override: the hovered row changes with the pointer."""
+        if event.type() in (QEvent.Type.HoverMove, QEvent.Type.HoverEnter, QEvent.Type.HoverLeave):
+            self.viewport().update()
+        return super().viewportEvent(event)
+
+    def _open_menu(self, index: QModelIndex, place: QPoint) -> None:
+        row = self.rows.row(index)
+        if not isinstance(row, ChatRow):
+            return
+        menu = Menu(self._theme, "Chat", self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        chat_id = row.id
+        menu.add("Rename", lambda: self.rename(chat_id), icon_name="pencil", shortcut="F2")
+        menu.addSeparator()
+        menu.add(
+            "Delete chat",
+            lambda: self.delete_requested.emit(chat_id),
+            icon_name="trash-2",
+            shortcut="Del",
+            is_danger=True,
+        )
+        menu.open_at(place)
+
+    def _go_to_first_chat(self) -> None:
+        for number in range(self.rows.rowCount()):
+            if isinstance(self.rows.row(self.rows.index(number)), ChatRow):
+                self.setCurrentIndex(self.rows.index(number))
+                return
+
+
+def row_center(view: ChatList, chat_id: str) -> QPointF:
+    """Where in the viewport this chat's row is; for tests and for moving the focus."""
+    return QPointF(view.visualRect(view.rows.index_of(chat_id)).center())

@@ -1,0 +1,62 @@
+"""What the list of chats shows, row by row: headings by day, chats, found chats. Pure Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from app.conversation import ConversationId, ConversationSummary
+from app.search import SearchHit
+
+
+@dataclass(frozen=True, slots=True)
+class HeadingRow:
+    """A line over a group."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """One chat.
+
+    Attributes:
+        snippet: Found text on a second line; "" outside a search.
+    """
+
+    id: ConversationId
+    title: str
+    snippet: str = ""
+
+
+Row = HeadingRow | ChatRow
+
+
+def rows_by_day(chats: Sequence[ConversationSummary], today: date) -> list[Row]:
+    """Group chats, newest first as they come, under Today, Yesterday, Last 7 days and Older.
+
+    Args:
+        chats: As the store gives them.
+        today: In the zone of the person's clock; `updated_at` is read in the same zone.
+    """
+    rows: list[Row] = []
+    heading = ""
+    for chat in chats:
+        wanted = _group(datetime.fromtimestamp(chat.updated_at).date(), today)
+        if wanted != heading:
+            heading = wanted
+            rows.append(HeadingRow(heading))
+        rows.append(ChatRow(chat.id, chat.title))
+    return rows
+
+
+def rows_of_hits(hits: Sequence[SearchHit]) -> list[Row]:
+    """Found chats in the order of the search, each with the text that matched."""
+    return [ChatRow(hit.conversation.id, hit.conversation.title, hit.snippet) for hit in hits]
+
+
+def _group(day: date, today: date) -> str:
+    if day >= today:
+        return "Today"
+    if day == today - timedelta(days=1):
+        return "Yesterday"
+    return "Last 7 days" if day >= today - timedelta(days=7) else "Older"
