@@ -1,0 +1,340 @@
+"""Reads GGUF files, version 2 and 3, little endian, without copying the weights. Any thread.
+
+    "GGUF"  version u32 | number of tensors u64 | number of metadata entries u64
+    metadata: key string, type u32, value          (strings: length u64, then UTF-8)
+    tensor table: name string, number of dimensions u32, sizes u64 (innermost first), type u32,
+                  offset u64 from the start of the data
+    padding up to the alignment, then the data of the tensors
+
+Nothing that the file says is believed: every count, length, type and offset is checked against the
+length of the file before memory is taken. Source: ggml-org/ggml, docs/gguf.md.
+"""
+
+import hashlib
+import logging
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inference.errors import ModelFileError, UnsupportedModelError
+from inference.formats.byte_cursor import DAMAGED_HINT, INCOMPLETE_HINT, ByteCursor
+from inference.formats.file_kind import describe_foreign_file
+from inference.formats.gguf_types import TENSOR_TYPES, GgufTensor, GgufValue
+
+logger = logging.getLogger(__name__)
+
+MAGIC = b"GGUF"
+MAX_METADATA_ENTRIES = 2**16
+MAX_TENSORS = 2**17
+MAX_ARRAY_ITEMS = 2**23  # all arrays together; the largest vocabularies need under 2^20
+MAX_ARRAY_DEPTH = 3
+MAX_KEY_BYTES = 2**16 - 1  # the specification's limit
+MAX_STRING_BYTES = 2**26
+MAX_DIMENSIONS = 4
+MAX_ALIGNMENT = 2**20
+SAMPLE_BYTES = 256
+
+_TYPE_BOOL, _TYPE_STRING, _TYPE_ARRAY = 7, 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+
+
+class GgufFile:
+    """An open GGUF file: its metadata, and its tensors where they lie.
+
+    The file stays mapped until `close`, or until the last tensor made by `tensor_data` is gone.
+
+    Attributes:
+        path: Where the file is.
+        metadata: Every entry of the file, in its order.
+        tensors: By name, in the file's order.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mapping: mmap.mmap,
+        metadata: dict[str, GgufValue],
+        tensors: dict[str, GgufTensor],
+        *,
+        table_end: int,
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.tensors = tensors
+        self._mapping: mmap.mmap | None = mapping
+        self._table_end = table_end
+
+    @classmethod
+    def read(cls, path: Path | str) -> "GgufFile":
+        """Map a file and read its metadata and tensor table.
+
+        Raises:
+            ModelFileError: It is not a sound GGUF file; the reason names field and offset.
+            UnsupportedModelError: It is sound, but of a version or weight type not known here.
+        """
+        path = Path(path)
+        started = time.perf_counter()
+        mapping = _map_file(path)
+        try:
+            cursor = ByteCursor(mapping, path)
+            num_tensors, num_entries = _read_header(cursor, path)
+            metadata = _MetadataReader(cursor).read_all(num_entries)
+            _refuse_split_file(metadata, path)
+            tensors = _read_tensor_table(cursor, num_tensors, _alignment(metadata, cursor), path)
+        except BaseException:
+            mapping.close()
+            raise
+        logger.info(
+            "read %d metadata entries and %d tensors in %.0f ms",
+            len(metadata),
+            len(tensors),
+            1000 * (time.perf_counter() - started),
+        )
+        return cls(path, mapping, metadata, tensors, table_end=cursor.position)
+
+    def tensor_data(self, name: str) -> Tensor:
+        """Give the bytes of one tensor as they lie in the file.
+
+        Returns:
+            (num_bytes,) uint8 on the CPU, sharing memory with the mapped file. The mapping is
+            private: writing to it does not change the file.
+        """
+        tensor = self.tensors[name]
+        if self._mapping is None:
+            raise ValueError("the file is closed")
+        return torch.frombuffer(
+            self._mapping, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset
+        )
+
+    def fingerprint(self) -> bytes:
+        """Name these weights: a digest of metadata, tensor table, size, and samples of each tensor.
+
+        Cheap (a few ms), the same in every process; 32 bytes.
+        """
+        if self._mapping is None:
+            raise ValueError("the file is closed")
+        digest = hashlib.blake2b(digest_size=32, person=b"quire-gguf-1")
+        digest.update(len(self._mapping).to_bytes(8, "little"))
+        digest.update(self._mapping[: self._table_end])
+        for tensor in self.tensors.values():
+            for start in _sample_starts(tensor.offset, tensor.num_bytes):
+                digest.update(self._mapping[start : start + SAMPLE_BYTES])
+        return digest.digest()
+
+    def close(self) -> None:
+        """Drop the mapping; tensors of `tensor_data` that still exist keep it until they go."""
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            try:
+                mapping.close()
+            except BufferError:
+                logger.debug("tensors still use the mapping of the file")
+
+    def __enter__(self) -> "GgufFile":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _sample_starts(offset: int, num_bytes: int) -> tuple[int, int, int]:
+    """Start, middle and end of a tensor's data; short tensors are read more than once."""
+    last = offset + max(0, num_bytes - SAMPLE_BYTES)
+    return offset, (offset + last) // 2, last
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            foreign = describe_foreign_file(file.read(512), size, magic=MAGIC)
+            if foreign is not None:
+                raise ModelFileError(path, foreign.reason, hint=foreign.hint)
+            # ACCESS_COPY: torch wants a writable buffer; pages stay shared while nobody writes.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise ModelFileError(
+            path, f"The file cannot be read: {error.strerror or error}.", hint=""
+        ) from error
+
+
+def _read_header(cursor: ByteCursor, path: Path) -> tuple[int, int]:
+    cursor.raw(len(MAGIC), "the magic number")
+    version = cursor.u32("the version")
+    if version not in (2, 3):
+        if version & 0xFFFF == 0 and version:
+            problem = "is written in big-endian byte order"
+        else:
+            problem = f"has GGUF version {version}"
+        raise UnsupportedModelError(
+            path,
+            f"The file {problem}; Quire reads versions 2 and 3 in little-endian order.",
+            hint="Look for a newer conversion of the model.",
+        )
+    num_tensors = cursor.u64("the number of tensors")
+    num_entries = cursor.u64("the number of metadata entries")
+    # A tensor takes at least 24 bytes of the table (name length, one size, type, offset).
+    for count, limit, least, field in (
+        (num_tensors, MAX_TENSORS, 24, "the number of tensors"),
+        (num_entries, MAX_METADATA_ENTRIES, 13, "the number of metadata entries"),
+    ):
+        if count > limit:
+            raise cursor.fail(field, f"is {count:,}; at most {limit:,} are possible")
+        cursor.need(count * least, f"a table for {count:,} entries")
+    return num_tensors, num_entries
+
+
+class _MetadataReader:
+    """Reads the metadata; counts array items over the whole file, so that memory is bounded."""
+
+    def __init__(self, cursor: ByteCursor) -> None:
+        self._cursor = cursor
+        self._items_left = MAX_ARRAY_ITEMS
+
+    def read_all(self, num_entries: int) -> dict[str, GgufValue]:
+        metadata: dict[str, GgufValue] = {}
+        cursor = self._cursor
+        for index in range(num_entries):
+            label = f"key of metadata entry {index}"
+            key = cursor.string(label, max_bytes=MAX_KEY_BYTES)
+            if not key:
+                raise cursor.fail(label, "is empty")
+            if key in metadata:
+                raise cursor.fail(f"metadata {key!r}", "is there twice")
+            type_id = cursor.u32(f"type of {key!r}")
+            metadata[key] = self._read_value(type_id, f"metadata {key!r}", depth=0)
+        return metadata
+
+    def _read_value(self, type_id: int, field: str, *, depth: int) -> GgufValue:
+        if type_id == _TYPE_STRING:
+            return self._cursor.string(field, max_bytes=MAX_STRING_BYTES)
+        if type_id == _TYPE_ARRAY:
+            return self._read_array(field, depth=depth + 1)
+        if type_id == _TYPE_BOOL:
+            return self._cursor.raw(1, field) != b"\0"
+        return self._read_numbers(type_id, 1, field)[0]
+
+    def _read_array(self, field: str, *, depth: int) -> list[GgufValue]:
+        cursor = self._cursor
+        if depth > MAX_ARRAY_DEPTH:
+            raise cursor.fail(field, f"arrays are nested deeper than {MAX_ARRAY_DEPTH}")
+        type_id = cursor.u32(f"item type of {field}")
+        count = cursor.u64(f"length of {field}")
+        cursor.need(count, f"{field}, an array of {count:,} items,")
+        if count > self._items_left:
+            raise cursor.fail(field, f"has {count:,} items; more than {MAX_ARRAY_ITEMS:,} in all")
+        self._items_left -= count
+        if type_id == _TYPE_STRING:
+            return list[GgufValue](cursor.strings(count, field))
+        if type_id == _TYPE_BOOL:
+            return [value != 0 for value in cursor.raw(count, field)]
+        if type_id == _TYPE_ARRAY:
+            return [self._read_array(field, depth=depth + 1) for _ in range(count)]
+        return self._read_numbers(type_id, count, field)
+
+    def _read_numbers(self, type_id: int, count: int, field: str) -> list[GgufValue]:
+        code = _NUMBERS.get(type_id)
+        if code is None:
+            raise self._cursor.fail(field, f"has the unknown value type {type_id}")
+        raw = self._cursor.raw(count * struct.calcsize(f"<{code}"), field)
+        return list(struct.unpack(f"<{count}{code}", raw))
+
+
+def _alignment(metadata: dict[str, GgufValue], cursor: ByteCursor) -> int:
+    alignment = metadata.get("general.alignment", 32)
+    if (
+        not isinstance(alignment, int)
+        or isinstance(alignment, bool)
+        or not 1 <= alignment <= MAX_ALIGNMENT
+        or alignment & (alignment - 1)
+    ):
+        raise cursor.fail(
+            "metadata 'general.alignment'",
+            f"must be a power of two up to {MAX_ALIGNMENT:,}, not {str(alignment)[:40]}",
+        )
+    return alignment
+
+
+def _refuse_split_file(metadata: dict[str, GgufValue], path: Path) -> None:
+    count = metadata.get("split.count", 0)
+    if isinstance(count, int) and count > 1:
+        raise UnsupportedModelError(
+            path,
+            f"The model is split into {count} files, which Quire cannot open yet.",
+            hint="Join the parts with llama-gguf-split --merge, or download one whole file.",
+        )
+
+
+def _read_tensor_table(
+    cursor: ByteCursor, num_tensors: int, alignment: int, path: Path
+) -> dict[str, GgufTensor]:
+    tensors: dict[str, GgufTensor] = {}
+    for index in range(num_tensors):
+        tensor = _read_tensor(cursor, index, alignment, path)
+        if tensor.name in tensors:
+            raise cursor.fail(f"tensor {tensor.name!r}", "is there twice")
+        tensors[tensor.name] = tensor
+    data_start = -(-cursor.position // alignment) * alignment
+    end = data_start
+    for name, tensor in tensors.items():
+        placed = GgufTensor(
+            name, tensor.shape, tensor.type_name, data_start + tensor.offset, tensor.num_bytes
+        )
+        tensors[name] = placed
+        end = max(end, placed.offset + placed.num_bytes)
+    if tensors and end > cursor.size:
+        raise _ends_early(tensors, end, cursor.size, path)
+    return tensors
+
+
+def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path) -> ModelFileError:
+    name = next(n for n, t in tensors.items() if t.offset + t.num_bytes > size)
+    tensor = tensors[name]
+    if end > 2**50:
+        return ModelFileError(
+            path,
+            f"The data of tensor {name!r} should lie at byte {tensor.offset:,}, far behind the end "
+            f"of the file ({size:,} bytes).",
+            hint=DAMAGED_HINT,
+        )
+    return ModelFileError(
+        path,
+        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r}; "
+        "the download may be incomplete.",
+        hint=INCOMPLETE_HINT,
+    )
+
+
+def _read_tensor(cursor: ByteCursor, index: int, alignment: int, path: Path) -> GgufTensor:
+    """Read one entry of the table; its offset still counts from the start of the data."""
+    name = cursor.string(f"name of tensor {index}", max_bytes=MAX_KEY_BYTES)
+    field = f"tensor {name!r}"
+    if not name:
+        raise cursor.fail(f"name of tensor {index}", "is empty")
+    num_dimensions = cursor.u32(f"number of dimensions of {field}")
+    if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+        raise cursor.fail(field, f"has {num_dimensions:,} dimensions; 1 to {MAX_DIMENSIONS} may be")
+    sizes = [cursor.u64(f"shape of {field}") for _ in range(num_dimensions)]
+    type_id = cursor.u32(f"type of {field}")
+    offset = cursor.u64(f"offset of {field}")
+    kind = TENSOR_TYPES.get(type_id)
+    if kind is None:
+        raise UnsupportedModelError(
+            path, f"Tensor {name!r} has the weight type {type_id}, which Quire does not know.",
+            hint="Choose a file in another quantization, such as Q4_K_M or Q8_0.",
+        )  # fmt: skip
+    num_elements = 1
+    for size in sizes:
+        num_elements *= size
+    if num_elements == 0 or sizes[0] % kind.block_elements:
+        shape = " x ".join(f"{size:,}" for size in reversed(sizes))
+        raise cursor.fail(field, f"has the shape {shape}, impossible for type {kind.name}")
+    if offset % alignment:
+        raise cursor.fail(field, f"its offset {offset:,} is not a multiple of {alignment}")
+    num_bytes = num_elements // kind.block_elements * kind.block_bytes
+    return GgufTensor(name, tuple(reversed(sizes)), kind.name, offset, num_bytes)

@@ -1,0 +1,137 @@
+"""Opens a model: a GGUF file, or a Hugging Face folder of safetensors. Thread of the caller.
+
+Nothing is fetched, no code of the model is run, and pickled weights are refused. What the files
+say is checked before weights are read, so that a bad file fails in milliseconds.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from inference.config import DtypeName
+from inference.errors import ModelFileError
+from inference.formats.gguf import GgufFile
+from inference.model import gguf_loading
+from inference.model.gguf_models import plan_model
+from inference.model.memory import choose_dtype
+from inference.model.progress import LoadReporter, ProgressCallback
+from inference.text.tokenizer import Tokenizer
+from inference.text.tokenizer_gguf import tokenizer_from_metadata
+
+if TYPE_CHECKING:
+    from inference.text.chat_template import ChatTemplate
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory, ready to run.
+
+    Attributes:
+        module: A causal model of transformers in eval mode, on its device.
+        tokenizer: Its tokenizer.
+        chat_template: How it wants chats written; None if it has none.
+        name: For people.
+        architecture: The field's word: "llama", "qwen2", ...
+        quantization: Weight type of the file: "Q4_1", "BF16", ...
+        num_parameters: Weights, tied ones once.
+        weights_bytes: Memory of the weights.
+        model_context_tokens: What the model was made for.
+        fingerprint: Names weights and compute type; the same in every process.
+    """
+
+    module: nn.Module
+    tokenizer: Tokenizer
+    chat_template: "ChatTemplate | None"
+    name: str
+    architecture: str
+    quantization: str
+    num_parameters: int
+    weights_bytes: int
+    model_context_tokens: int
+    fingerprint: bytes
+
+
+def load_model(
+    path: Path | str,
+    *,
+    device: str = "cpu",
+    dtype: DtypeName = "auto",
+    on_progress: ProgressCallback | None = None,
+) -> LoadedModel:
+    """Load a model onto a device.
+
+    Args:
+        path: A .gguf file, or a folder with config.json, tokenizer.json and safetensors.
+        device: A torch device: "cpu", "cuda", "cuda:1", "mps", "xpu".
+        dtype: Type of weights and activations; "auto" chooses for device and free memory.
+        on_progress: Called in this thread with fractions that never fall, the last one 1.0.
+
+    Raises:
+        ModelFileError: The file or folder is not sound; names it and the reason.
+        UnsupportedModelError: It is sound, but of a kind that is not known.
+        NotEnoughMemoryError: The weights do not fit.
+    """
+    path = Path(path)
+    started = time.perf_counter()
+    reporter = LoadReporter(on_progress)
+    if path.is_dir():
+        raise ModelFileError(path, "Folders cannot be opened yet.")
+    loaded = _load_gguf(path, device, dtype, reporter)
+    logger.info(
+        "loaded %s (%s, %.0f million weights) in %.1f s",
+        loaded.architecture,
+        loaded.quantization,
+        loaded.num_parameters / 1e6,
+        time.perf_counter() - started,
+    )
+    reporter.finish()
+    return loaded
+
+
+def _load_gguf(
+    path: Path, device: str, dtype_name: DtypeName, reporter: LoadReporter
+) -> LoadedModel:
+    reporter.begin("Reading the file", until=0.05)
+    with GgufFile.read(path) as file:
+        plan = plan_model(file)
+        gguf_loading.check_weight_types(file)
+        num_parameters = sum(
+            tensor.num_elements
+            for name, tensor in file.tensors.items()
+            if not plan.is_known_tensor(name)
+        )
+        dtype = choose_dtype(dtype_name, device, num_parameters)
+        reporter.begin("Reading the vocabulary", until=0.15)
+        tokenizer = tokenizer_from_metadata(file.metadata, path)
+        template = _chat_template(file.metadata.get("tokenizer.chat_template"), tokenizer)
+        reporter.begin("Preparing the model", until=0.5)
+        module = gguf_loading.build_module(plan, file, dtype)
+        reporter.begin("Loading weights", until=1.0)
+        gguf_loading.fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
+        name = file.metadata.get("general.name")
+        return LoadedModel(
+            module=module,
+            tokenizer=tokenizer,
+            chat_template=template,
+            name=name if isinstance(name, str) and name.strip() else path.stem,
+            architecture=plan.architecture,
+            quantization=gguf_loading.describe_quantization(file),
+            num_parameters=num_parameters,
+            weights_bytes=num_parameters * dtype.itemsize,
+            model_context_tokens=int(str(plan.config["max_position_embeddings"])),
+            fingerprint=file.fingerprint() + str(dtype).encode(),
+        )
+
+
+def _chat_template(source: object, tokenizer: Tokenizer) -> "ChatTemplate | None":
+    if not isinstance(source, str) or not source.strip():
+        return None
+    from inference.text.chat_template import ChatTemplate
+
+    return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token)

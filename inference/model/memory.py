@@ -1,0 +1,75 @@
+"""Decides in which type a model fits, before any weight is read. Any thread."""
+
+import logging
+
+import psutil
+import torch
+
+from inference.config import DtypeName
+from inference.errors import NotEnoughMemoryError
+
+logger = logging.getLogger(__name__)
+
+# Shares of the free memory that weights may take; the rest is for KV blocks, activations, others.
+_SHARE_FOR_FLOAT32 = 0.75
+_SHARE_FOR_WEIGHTS = 0.9
+# Scratch of one load: the largest tensor once more, unpacked. Small beside the shares above.
+_NAMES: dict[DtypeName, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def free_bytes(device: str) -> int:
+    """Tell how much memory is free for tensors on a device, in bytes."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    if kind == "xpu":
+        return int(torch.xpu.mem_get_info(torch.device(device))[0])
+    return int(psutil.virtual_memory().available)
+
+
+def weights_bytes(num_parameters: int, dtype: torch.dtype) -> int:
+    """Tell the memory of `num_parameters` weights of `dtype`."""
+    return num_parameters * dtype.itemsize
+
+
+def choose_dtype(
+    dtype_name: DtypeName, device: str, num_parameters: int, *, free: int | None = None
+) -> torch.dtype:
+    """Choose the type of weights and activations, and make sure that the weights fit.
+
+    Args:
+        dtype_name: "auto" takes float32 on the CPU as long as it leaves a quarter of the free
+            memory (it is the fastest there), else bfloat16; on other devices bfloat16, or float16
+            where the device has no bfloat16.
+        device: "cpu", "cuda", "cuda:1", "mps", "xpu".
+        num_parameters: Weights of the model, tied ones once.
+        free: Free bytes; None asks the device.
+
+    Raises:
+        NotEnoughMemoryError: The weights do not fit in the chosen type.
+    """
+    if free is None:
+        free = free_bytes(device)
+    dtype = _NAMES.get(dtype_name)
+    if dtype is None:
+        dtype = _automatic_dtype(device, num_parameters, free)
+    needed = weights_bytes(num_parameters, dtype)
+    if needed > _SHARE_FOR_WEIGHTS * free:
+        raise NotEnoughMemoryError(needed, free)
+    return dtype
+
+
+def _automatic_dtype(device: str, num_parameters: int, free: int) -> torch.dtype:
+    kind = torch.device(device).type
+    if kind == "cpu":
+        if weights_bytes(num_parameters, torch.float32) <= _SHARE_FOR_FLOAT32 * free:
+            return torch.float32
+        logger.warning("float32 would leave too little memory: using bfloat16")
+        return torch.bfloat16
+    if kind == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return torch.bfloat16
