@@ -38,6 +38,8 @@ class TransformersBridge:
 
     Attributes:
         geometry: What each layer stores per token.
+        dtype: Type of keys and queries, as the model computes them.
+        vocab_size: V, length of the logits.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
     """
 
@@ -56,8 +58,14 @@ class TransformersBridge:
         AttentionInterface.register(ATTENTION_NAME, _attend)
         self._check_config()
         self.select_attention(ATTENTION_NAME)
-        self.geometry = self._probe()
+        self.geometry, self.dtype, self.vocab_size = self._probe()
         self.stable_context_tokens = _stable_context_tokens(self._module)
+
+    @property
+    def config_text(self) -> str:
+        """The model's whole configuration, for telling models apart."""
+        text: str = self._module.config.to_json_string(use_diff=False)
+        return text
 
     def select_attention(self, name: str) -> None:
         """Choose the attention of the model by transformers' name for it: ours, or its own."""
@@ -103,14 +111,14 @@ class TransformersBridge:
                 f"It has layers of a kind that cannot be kept in blocks: {', '.join(unknown)}.",
             )
 
-    def _probe(self) -> tuple[LayerGeometry, ...]:
-        """One token through all layers: what they store, and whether all of them came to us."""
+    def _probe(self) -> tuple[tuple[LayerGeometry, ...], torch.dtype, int]:
+        """One token through all layers: shapes, type and V, and whether all layers came to us."""
         probe = _ProbeCache()
         device = next(self._module.parameters()).device
         zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
         try:
             with torch.inference_mode():
-                self.forward(zero, zero, zero[0], probe)
+                logits = self.forward(zero, zero, zero[0], probe)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UnsupportedModelError(
                 self._path, "Its code cannot run with another cache and attention."
@@ -118,7 +126,8 @@ class TransformersBridge:
         layer_types, layer_kwargs = get_layer_types_and_kwargs(self._module.config)
         probe.check(self._path, windows=[kwargs.get("sliding_window") for kwargs in layer_kwargs])
         assert len(layer_types) == len(probe.geometry), "the check compares both"
-        return tuple(probe.geometry[layer] for layer in range(len(layer_types)))
+        geometry = tuple(probe.geometry[layer] for layer in range(len(layer_types)))
+        return geometry, probe.dtype, logits.shape[-1]
 
 
 class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped for us, see pyproject
@@ -168,6 +177,7 @@ class _ProbeCache(Cache):  # type: ignore[misc]  # transformers is untyped for u
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.geometry: dict[int, LayerGeometry] = {}
+        self.dtype = torch.float32
         self._calls: dict[int, LayerCall] = {}
         self._shapes: dict[int, tuple[torch.Size, torch.Size]] = {}
 
@@ -181,6 +191,7 @@ class _ProbeCache(Cache):  # type: ignore[misc]  # transformers is untyped for u
     ) -> tuple[Tensor, Tensor]:
         """Note the shapes and hand both through."""
         _leave_trail(self, layer_idx, kwargs)
+        self.dtype = key_states.dtype
         self._shapes[layer_idx] = (key_states.shape, value_states.shape)
         self.geometry[layer_idx] = LayerGeometry(key_states.shape[1], key_states.shape[3])
         return key_states, value_states

@@ -33,6 +33,7 @@ class ModelRunner:
 
     Attributes:
         kv: The memory of the blocks.
+        device: Where the model and that memory are.
     """
 
     def __init__(
@@ -41,7 +42,6 @@ class ModelRunner:
         kv: KvTensors,
         attention: AttentionBackend,
         *,
-        dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         """Join the parts.
@@ -50,14 +50,13 @@ class ModelRunner:
             bridge: The model.
             kv: Memory of the bridge's geometry, on `device`.
             attention: How to read it.
-            dtype: Type of the model's activations.
             device: Where the model is.
         """
         self.kv = kv
         self._bridge = bridge
         self._attention = attention
-        self._device = device
-        self._cache = BlockCache(kv, attention, dtype)
+        self.device = device
+        self._cache = BlockCache(kv, attention, bridge.dtype)
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks in one pass and store their keys and values.
@@ -105,4 +104,4 @@ class ModelRunner:
         return slots
 
     def _tensor(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        return torch.tensor(values, dtype=torch.int64, device=self.device)

@@ -123,8 +123,7 @@ def make_runner(
     for layer in kv.layers:
         layer.keys.fill_(torch.nan)
         layer.values.fill_(torch.nan)
-    dtype = next(module.parameters()).dtype
-    return ModelRunner(bridge, kv, make_attention(attention), dtype=dtype, device=device)
+    return ModelRunner(bridge, kv, make_attention(attention), device=device)
 
 
 def run_chunked(

@@ -1,0 +1,69 @@
+"""Checks at load that the bridge gives what the model's own code gives. Engine thread only.
+
+Families that the tests cover are taken at their word. Any other model that transformers knows runs
+a dozen tokens both ways first: that costs three short passes and catches attention that differs
+from what its configuration says.
+"""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from inference.errors import UnsupportedModelError
+from inference.model.bridge import ATTENTION_NAME, TransformersBridge
+from inference.model.runner import Chunk, ModelRunner
+
+logger = logging.getLogger(__name__)
+
+TESTED_ARCHITECTURES = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "olmo2", "gemma2", "gemma3"}
+)
+_NUM_TOKENS = 12
+_FIRST_CHUNK = 7
+# Largest difference of logits, as a share of their range.
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+def verify_unless_tested(
+    architecture: str, bridge: TransformersBridge, runner: ModelRunner, path: Path
+) -> None:
+    """Compare the bridge with the model's own forward, if the tests do not do so already.
+
+    Args:
+        architecture: The model's, as its configuration calls it.
+        bridge: Has the model; on return its attention is ours again.
+        runner: Runs it over blocks; uses its first blocks, so nothing may be cached yet.
+        path: Where the model came from, for the error.
+
+    Raises:
+        UnsupportedModelError: They differ.
+    """
+    if architecture in TESTED_ARCHITECTURES:
+        return
+    error = _largest_error(bridge, runner)
+    logger.info("compared the untested architecture %s: error %.2g", architecture, error)
+    if not error <= _TOLERANCE.get(bridge.dtype, 0.1):
+        raise UnsupportedModelError(
+            path, f"Its attention ({architecture}) works differently from what Quire can do."
+        )
+
+
+def _largest_error(bridge: TransformersBridge, runner: ModelRunner) -> float:
+    """The largest difference of logits, as a share of the range of the model's own."""
+    token_ids = [1 + 7 * index % (bridge.vocab_size - 1) for index in range(_NUM_TOKENS)]
+    bridge.select_attention("eager")
+    try:
+        with torch.inference_mode():
+            expected = bridge.forward_alone(torch.tensor([token_ids], device=runner.device))
+    finally:
+        bridge.select_attention(ATTENTION_NAME)
+    expected = expected[[_FIRST_CHUNK - 1, _NUM_TOKENS - 1]]
+    size = runner.kv.block_size
+    table = list(range(-(-_NUM_TOKENS // size)))
+    rows = [
+        runner.run([Chunk(token_ids[low:high], low, table, needs_logits=True)])
+        for low, high in ((0, _FIRST_CHUNK), (_FIRST_CHUNK, _NUM_TOKENS))
+    ]
+    difference = (torch.cat(rows) - expected).abs().max()
+    return float(difference / (expected.max() - expected.min()))

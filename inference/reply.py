@@ -1,0 +1,176 @@
+"""One reply in the making: from sampled ids to text that may be shown. Engine thread only.
+
+    id -> Sampler -> StreamDetokenizer -> StopStringFilter -> text of the step
+                     whole characters     nothing of a stop string
+
+It knows nothing of blocks and steps; the scheduler's `Sequence` has the tokens to compute.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from inference.errors import EngineError
+from inference.metrics import RequestMetrics
+from inference.request import FinishReason, StepOutput
+from inference.sampling import Sampler
+from inference.scheduler import Sequence
+from inference.text.detokenizer import StreamDetokenizer
+from inference.text.stop_strings import StopStringFilter
+from inference.text.tokenizer import Tokenizer
+
+
+class Reply:
+    """Text, end and times of one request's reply.
+
+    Attributes:
+        sequence: Its tokens, shared with the scheduler.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        tokenizer: Tokenizer,
+        sampler: Sampler,
+        *,
+        stop: tuple[str, ...],
+        max_tokens: int,
+    ) -> None:
+        """Prepare for the first token.
+
+        Args:
+            sequence: Holds the prompt.
+            tokenizer: Turns ids into text.
+            sampler: Fresh, for this reply alone.
+            stop: The reply ends before the first of these.
+            max_tokens: Most tokens of the reply, at least 1.
+        """
+        self.sequence = sequence
+        self._tokenizer = tokenizer
+        self._sampler = sampler
+        self._detokenizer = StreamDetokenizer(tokenizer)
+        self._stop_strings = StopStringFilter(stop)
+        self._max_tokens = max_tokens
+        self._shown: list[str] = []
+        self._num_sampled = 0
+        self._prefill_s = 0.0
+        self._began: float | None = None
+        self._first_token: float | None = None
+        self._last_token: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Note that a step which runs it begins; the first one ends its time in the queue."""
+        if self._began is None:
+            self._began = now
+
+    def prefilled(self, began: float, now: float) -> StepOutput:
+        """What to say after a step that computed a part of the prompt."""
+        if self._first_token is None:  # else it was preempted, and decodes
+            self._prefill_s += now - began
+        return self._output(now)
+
+    def sample(self, logits: Tensor, began: float, clock: Callable[[], float]) -> StepOutput:
+        """Choose the next token and say what it adds.
+
+        Args:
+            logits: (V,), float32.
+            began: When the step began.
+            clock: Tells when the token is there.
+
+        Raises:
+            ComputeError: The logits are not numbers.
+        """
+        token_id = self._sampler.sample(logits)
+        now = clock()
+        self.sequence.append(token_id)
+        self._num_sampled += 1
+        if self._first_token is None:
+            self._first_token = now
+            self._prefill_s += now - began
+        self._last_token = now
+        text, reason = self._read(token_id)
+        return self._output(now, text=text, reason=reason, token_ids=(token_id,))
+
+    def end(
+        self, reason: FinishReason, now: float, *, error: EngineError | None = None
+    ) -> StepOutput:
+        """End it from outside; the characters held back for a stop string are shown after all."""
+        return self._output(now, text=self._stop_strings.finish(), reason=reason, error=error)
+
+    def metrics(self, now: float) -> RequestMetrics:
+        """Times and counts so far."""
+        arrival, first, last = self.sequence.arrival, self._first_token, self._last_token
+        decode_s = last - first if first is not None and last is not None else 0.0
+        return RequestMetrics(
+            prompt_tokens=self.sequence.num_prompt_tokens,
+            reused_tokens=self.sequence.num_reused,
+            completion_tokens=self._num_sampled,
+            seed=self._sampler.seed,
+            reuse_stop=self.sequence.reuse_stop,
+            queue_ms=((now if self._began is None else self._began) - arrival) * 1000,
+            prefill_ms=self._prefill_s * 1000,
+            ttft_ms=None if first is None else (first - arrival) * 1000,
+            decode_ms=decode_s * 1000,
+            e2e_ms=(now - arrival) * 1000,
+        )
+
+    def _read(self, token_id: int) -> tuple[str, FinishReason | None]:
+        """The text that a token makes safe to show, and whether the reply ends with it."""
+        if token_id in self._tokenizer.eos_ids:
+            return self._flush(""), "stop"
+        text, is_hit = self._stop_strings.push(self._detokenizer.push(token_id))
+        if is_hit:
+            return text, "stop"
+        if self._num_sampled >= self._max_tokens:
+            return self._flush(text), "length"
+        return text, None
+
+    def _flush(self, text: str) -> str:
+        rest, is_hit = self._stop_strings.push(self._detokenizer.finish())
+        return text + rest if is_hit else text + rest + self._stop_strings.finish()
+
+    def _output(
+        self,
+        now: float,
+        *,
+        text: str = "",
+        reason: FinishReason | None = None,
+        token_ids: tuple[int, ...] = (),
+        error: EngineError | None = None,
+    ) -> StepOutput:
+        self._shown.append(text)
+        output = StepOutput(
+            self.sequence.request_id,
+            token_ids=token_ids,
+            text=text,
+            finish_reason=reason,
+            prefilled_tokens=min(self.sequence.num_computed, self.sequence.num_prompt_tokens),
+            metrics=self.metrics(now),
+            error=error,
+        )
+        if reason is None:
+            return output
+        return replace(output, reply_token_ids=self._ids_of_shown())
+
+    def _ids_of_shown(self) -> tuple[int, ...]:
+        """Ids that decode to exactly what was shown.
+
+        They are the sampled ones, as far as they go. Where a stop string cut the text within a
+        token, the few characters before the cut get ids of their own.
+        """
+        ids = self.sequence.token_ids[self.sequence.num_prompt_tokens :]
+        if ids and ids[-1] in self._tokenizer.eos_ids:
+            ids = ids[:-1]
+        shown = "".join(self._shown)
+        kept = len(ids)
+        while kept and not shown.startswith(text := self._tokenizer.decode(ids[:kept])):
+            kept -= 1
+        text = self._tokenizer.decode(ids[:kept])
+        rest = (
+            self._tokenizer.encode_text(shown[len(text) :], after="text")
+            if len(text) < len(shown)
+            else []
+        )
+        whole = [*ids[:kept], *rest]
+        return tuple(whole) if self._tokenizer.decode(whole) == shown else tuple(ids[:kept])
