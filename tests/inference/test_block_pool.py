@@ -1,0 +1,440 @@
+"""The block pool: exact ids and order of what is handed out, and what is found again."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.kv_cache.block import ROOT_KEY, BlockHash, Prefix, hash_block
+from inference.kv_cache.block_pool import BlockPool
+from inference.kv_cache.free_runs import FreeRuns
+from inference.metrics import BlockCounts
+
+
+def key_of(parent: Prefix | None, tokens: tuple[int, ...]) -> BlockHash:
+    return hash_block(b"model", ROOT_KEY if parent is None else parent.key, tokens)
+
+
+def publish_chain(pool: BlockPool, block_ids: list[int], texts: list[tuple[int, ...]]) -> None:
+    parent: Prefix | None = None
+    for block_id, tokens in zip(block_ids, texts, strict=True):
+        parent = pool.publish(block_id, key_of(parent, tokens), parent, tokens)
+
+
+def take(pool: BlockPool, count: int, *, after: int | None = None) -> list[int]:
+    block_ids = pool.allocate(count, after=after)
+    assert block_ids is not None
+    return block_ids
+
+
+def release_all(pool: BlockPool, block_ids: list[int]) -> None:
+    for block_id in reversed(block_ids):
+        pool.release(block_id)
+
+
+# --- keys -------------------------------------------------------------------------------------
+
+
+def test_hash_block_known_input_is_the_same_on_every_machine():
+    expected = hashlib.blake2b(
+        b"\x03\0\0\0abc" + b"parent" + b"\x01\0\0\0" + b"\xff\xff\xff\x7f", digest_size=32
+    ).digest()
+    assert hash_block(b"abc", BlockHash(b"parent"), [1, 2**31 - 1]) == expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (b"b", BlockHash(b"p"), [1, 2]),
+        (b"a", BlockHash(b"q"), [1, 2]),
+        (b"a", BlockHash(b"p"), [2, 1]),
+        (b"ap", ROOT_KEY, [1, 2]),  # the same bytes, cut elsewhere
+    ],
+)
+def test_hash_block_any_part_differs_key_differs(other):
+    assert hash_block(b"a", BlockHash(b"p"), [1, 2]) != hash_block(*other)
+
+
+# --- runs of free ids -------------------------------------------------------------------------
+
+
+def test_free_runs_add_between_two_runs_joins_them():
+    runs = FreeRuns(6)
+    assert runs.take_new(6) == [0, 1, 2, 3, 4, 5]
+    for block_id in (1, 3, 5, 2):
+        runs.add(block_id)
+    assert runs.runs() == [(1, 4), (5, 6)]
+    assert len(runs) == 4
+
+
+def test_free_runs_take_after_stops_at_the_first_gap():
+    runs = FreeRuns(6)
+    runs.take_new(6)
+    for block_id in (1, 2, 4):
+        runs.add(block_id)
+    assert runs.take_after(0, 5) == [1, 2]
+    assert runs.take_after(2, 5) == []
+    assert runs.runs() == [(4, 5)]
+
+
+def test_free_runs_take_new_prefers_a_long_run_over_an_earlier_one():
+    runs = FreeRuns(10)
+    runs.take_new(10)
+    for block_id in (0, 4, 5, 6, 7, 9):
+        runs.add(block_id)
+    assert runs.take_new(2) == [4, 5]
+    assert runs.runs() == [(0, 1), (6, 8), (9, 10)]
+
+
+def test_free_runs_take_new_behind_others_leaves_them_half_of_the_slack():
+    runs = FreeRuns(100)
+    assert runs.take_new(10) == list(range(10))  # nothing is before the first run
+    assert runs.take_new(10) == list(range(50, 60))  # slack 80: 40 are left to the first table
+    assert runs.runs() == [(10, 50), (60, 100)]
+
+
+@given(st.lists(st.integers(0, 19), max_size=60))
+def test_free_runs_any_sequence_equals_a_plain_set(ids):
+    runs, model = FreeRuns(20), set(range(20))
+    for block_id in ids:
+        if block_id in model:
+            taken = runs.take_after(block_id - 1, 1) if block_id - 1 not in model else []
+            taken += runs.take_new(1) if not taken else []
+            assert len(taken) == 1
+            assert taken[0] in model
+            model -= set(taken)
+        else:
+            runs.add(block_id)
+            model.add(block_id)
+        listed = [i for start, end in runs.runs() for i in range(start, end)]
+        assert listed == sorted(model)
+        assert len(runs) == len(model)
+        ends = {end for _, end in runs.runs()}
+        assert ends.isdisjoint(start for start, _ in runs.runs())  # neighbours are joined
+
+
+# --- states -----------------------------------------------------------------------------------
+
+
+def test_pool_without_blocks_is_refused():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        BlockPool(0)
+
+
+def test_pool_allocate_gives_consecutive_ids_and_counts_them():
+    pool = BlockPool(5)
+    assert take(pool, 3) == [0, 1, 2]
+    assert pool.counts() == BlockCounts(total=5, free=2, cached=0, used=3)
+    pool.check_integrity([[0, 1, 2]])
+
+
+def test_pool_allocate_more_than_available_changes_nothing():
+    pool = BlockPool(3)
+    take(pool, 2)
+    assert pool.allocate(2) is None
+    assert pool.counts() == BlockCounts(total=3, free=1, cached=0, used=2)
+    pool.check_integrity([[0, 1]])
+
+
+def test_pool_allocate_none_gives_none():
+    pool = BlockPool(2)
+    take(pool, 2)
+    assert pool.allocate(0, after=1) == []
+
+
+def test_pool_allocate_after_a_block_extends_it():
+    pool = BlockPool(8)
+    first = take(pool, 4)
+    release_all(pool, first[2:])
+    assert take(pool, 4, after=1) == [2, 3, 4, 5]
+
+
+def test_pool_allocate_after_a_taken_successor_goes_on_elsewhere():
+    pool = BlockPool(6)
+    take(pool, 1)
+    take(pool, 1)
+    assert take(pool, 2, after=0) == [2, 3]
+
+
+def test_pool_release_unpublished_block_is_free_at_once():
+    pool = BlockPool(2)
+    take(pool, 2)
+    pool.release(1)
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
+    assert take(pool, 1) == [1]
+
+
+def test_pool_release_twice_is_a_bug_of_ours():
+    pool = BlockPool(1)
+    take(pool, 1)
+    pool.release(0)
+    with pytest.raises(AssertionError, match="block 0 is released more often"):
+        pool.release(0)
+
+
+def test_pool_release_published_block_is_cached_and_found():
+    pool = BlockPool(2)
+    take(pool, 1)
+    publish_chain(pool, [0], [(1, 2)])
+    pool.release(0)
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=1, used=0)
+    block = pool.find(key_of(None, (1, 2)), None, (1, 2))
+    assert block is not None
+    pool.reference(block)
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
+    pool.check_integrity([[0]])
+
+
+def test_pool_free_blocks_are_taken_before_cached_ones():
+    pool = BlockPool(3)
+    take(pool, 2)
+    publish_chain(pool, [0], [(1,)])
+    release_all(pool, [0, 1])
+    assert take(pool, 2) == [1, 2]
+    assert pool.evictions == 0
+    assert take(pool, 1) == [0]
+    assert pool.evictions == 1
+
+
+def test_pool_eviction_takes_tails_first_and_old_releases_before_new_ones():
+    pool = BlockPool(4)
+    take(pool, 4)
+    publish_chain(pool, [0, 1], [(1,), (2,)])
+    publish_chain(pool, [2, 3], [(3,), (4,)])
+    release_all(pool, [2, 3])
+    release_all(pool, [0, 1])
+    assert [take(pool, 1) for _ in range(4)] == [[3], [2], [1], [0]]
+
+
+def test_pool_hit_makes_a_block_young_again():
+    pool = BlockPool(2)
+    take(pool, 2)
+    publish_chain(pool, [0], [(1,)])
+    publish_chain(pool, [1], [(2,)])
+    pool.release(0)
+    pool.release(1)
+    block = pool.find(key_of(None, (1,)), None, (1,))
+    assert block is not None
+    pool.reference(block)
+    pool.release(0)
+    assert [take(pool, 1), take(pool, 1)] == [[1], [0]]
+
+
+def test_pool_eviction_of_a_chain_gives_ascending_ids():
+    pool = BlockPool(4)
+    take(pool, 4)
+    publish_chain(pool, [0, 1, 2, 3], [(1,), (2,), (3,), (4,)])
+    release_all(pool, [0, 1, 2, 3])
+    assert take(pool, 3) == [1, 2, 3]
+
+
+def test_pool_large_evicts_a_few_at_once_so_that_growth_finds_neighbours():
+    pool = BlockPool(256)  # batch: 256 / 64 = 4
+    ids = take(pool, 256)
+    publish_chain(pool, ids, [(i,) for i in ids])
+    release_all(pool, ids)
+    table = take(pool, 1)
+    for _ in range(5):
+        table += take(pool, 1, after=table[-1])
+    assert table == [252, 253, 254, 255, 248, 249]
+    assert pool.evictions == 8
+
+
+def test_pool_evicted_key_is_remembered_until_published_again():
+    pool = BlockPool(1)
+    key = key_of(None, (1,))
+    take(pool, 1)
+    publish_chain(pool, [0], [(1,)])
+    pool.release(0)
+    assert not pool.was_evicted(key)
+    take(pool, 1)
+    assert pool.was_evicted(key)
+    assert pool.find(key, None, (1,)) is None
+    publish_chain(pool, [0], [(1,)])
+    assert not pool.was_evicted(key)
+
+
+def test_pool_evicted_keys_are_bounded_and_the_oldest_is_forgotten():
+    pool = BlockPool(1)
+    take(pool, 1)
+    for i in range(1026):  # the last one stays in the block
+        publish_chain(pool, [0], [(i,)])
+        pool.release(0)
+        take(pool, 1)
+    assert not pool.was_evicted(key_of(None, (0,)))
+    assert not pool.was_evicted(key_of(None, (1,)))
+    assert pool.was_evicted(key_of(None, (2,)))
+
+
+def test_pool_clear_cached_frees_cached_and_keeps_used():
+    pool = BlockPool(3)
+    take(pool, 3)
+    publish_chain(pool, [0, 1, 2], [(1,), (2,), (3,)])
+    pool.release(2)
+    pool.release(1)
+    pool.clear_cached()
+    assert pool.counts() == BlockCounts(total=3, free=2, cached=0, used=1)
+    assert pool.evictions == 0
+    assert not pool.was_evicted(key_of(None, (2,)))
+    pool.check_integrity([[0]])
+
+
+# --- publishing -------------------------------------------------------------------------------
+
+
+def test_pool_publish_duplicate_stays_out_of_the_index_and_is_freed():
+    pool = BlockPool(2)
+    take(pool, 2)
+    publish_chain(pool, [0], [(1,)])
+    publish_chain(pool, [1], [(1,)])
+    assert [block_id for block_id, _ in pool.indexed()] == [0]
+    assert pool.prefix_of(1) is pool.prefix_of(0)
+    pool.release(1)
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
+
+
+def test_pool_duplicate_steps_in_when_its_twin_was_evicted():
+    pool = BlockPool(2)
+    take(pool, 2)
+    publish_chain(pool, [0], [(1,)])
+    publish_chain(pool, [1], [(1,)])
+    pool.release(0)
+    assert take(pool, 1) == [0]  # evicts the twin
+    pool.release(1)
+    block = pool.find(key_of(None, (1,)), None, (1,))
+    assert block is not None
+    assert block.block_id == 1
+    assert not pool.was_evicted(key_of(None, (1,)))
+    pool.check_integrity([[0]])
+
+
+def test_pool_publish_twice_is_a_bug_of_ours():
+    pool = BlockPool(1)
+    take(pool, 1)
+    publish_chain(pool, [0], [(1,)])
+    with pytest.raises(AssertionError, match="block 0 is published twice"):
+        publish_chain(pool, [0], [(2,)])
+
+
+def test_pool_publish_unused_block_is_a_bug_of_ours():
+    with pytest.raises(AssertionError, match="block 0 is published but not used"):
+        publish_chain(BlockPool(1), [0], [(1,)])
+
+
+def test_pool_block_is_writable_only_while_unpublished_and_unshared():
+    pool = BlockPool(2)
+    take(pool, 2)
+    assert pool.is_writable(0)
+    publish_chain(pool, [0], [(1,)])
+    assert not pool.is_writable(0)
+    block = pool.find(key_of(None, (1,)), None, (1,))
+    assert block is not None
+    pool.reference(block)
+    assert not pool.is_writable(0)
+
+
+def test_pool_find_same_tokens_after_another_parent_is_a_miss_even_with_equal_keys():
+    pool = BlockPool(2)
+    take(pool, 2)
+    constant = BlockHash(b"same")
+    first = pool.publish(0, constant, None, (1,))
+    assert pool.find(constant, None, (1,)) is not None
+    assert pool.find(constant, first, (1,)) is None
+    assert pool.find(constant, None, (2,)) is None
+    pool.publish(1, constant, first, (1,))
+    assert [block_id for block_id, _ in pool.indexed()] == [0]
+    pool.release(1)
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
+
+
+def test_pool_find_child_of_a_recomputed_parent_compares_the_whole_chain():
+    pool = BlockPool(4)
+    take(pool, 2)
+    publish_chain(pool, [0, 1], [(1,), (2,)])
+    pool.release(0)
+    pool.clear_cached()  # the parent is gone, the child still in use
+    again = pool.publish(take(pool, 1)[0], key_of(None, (1,)), None, (1,))
+    child = pool.find(key_of(again, (2,)), again, (2,))
+    assert child is not None
+    assert child.block_id == 1
+    stranger = Prefix(again.key, None, (9,))
+    assert pool.find(key_of(again, (2,)), stranger, (2,)) is None
+    assert pool.find(key_of(again, (2,)), None, (2,)) is None
+
+
+# --- integrity --------------------------------------------------------------------------------
+
+
+def make_sound_pool() -> BlockPool:
+    """Block 0 used and indexed, 1 cached, 2 and 3 free."""
+    pool = BlockPool(4)
+    take(pool, 2)
+    publish_chain(pool, [0, 1], [(1,), (2,)])
+    pool.release(1)
+    pool.check_integrity([[0]])
+    return pool
+
+
+def test_check_integrity_table_with_an_unknown_reference_is_reported():
+    with pytest.raises(RuntimeError, match="Block 0 counts 1 references and tables hold 2"):
+        make_sound_pool().check_integrity([[0], [0]])
+
+
+def test_check_integrity_leaked_block_is_reported():
+    with pytest.raises(RuntimeError, match="Block 0 counts 1 references and tables hold 0"):
+        make_sound_pool().check_integrity([])
+
+
+def test_check_integrity_table_with_an_impossible_block_is_reported():
+    with pytest.raises(RuntimeError, match="block 4, which does not exist"):
+        make_sound_pool().check_integrity([[0, 4]])
+
+
+def break_state(pool: BlockPool) -> None:
+    pool._free.add(0)
+
+
+def break_free_count(pool: BlockPool) -> None:
+    pool._free._count += 1
+
+
+def break_free_prefix(pool: BlockPool) -> None:
+    pool._blocks[2].prefix = pool.prefix_of(0)
+
+
+def break_cached_prefix(pool: BlockPool) -> None:
+    pool._blocks[1].prefix = None
+
+
+def break_cached_index(pool: BlockPool) -> None:
+    prefix = pool.prefix_of(1)
+    assert prefix is not None
+    del pool._index[prefix.key]
+
+
+def break_index_key(pool: BlockPool) -> None:
+    pool._index[BlockHash(b"other")] = pool._blocks[0]
+
+
+def break_index_empty(pool: BlockPool) -> None:
+    pool._blocks[0].prefix = None
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (break_state, "Block 0 must be in one state"),
+        (break_free_count, "2 blocks are free and 3 are counted"),
+        (break_free_prefix, "Block 2 is free and still holds a prefix"),
+        (break_cached_prefix, "Block 1 is cached and cannot be found"),
+        (break_cached_index, "Block 1 is cached and cannot be found"),
+        (break_index_key, "names block 0 by a key not its own"),
+        (break_index_empty, "names block 0 by a key not its own"),
+    ],
+)
+def test_check_integrity_damage_is_reported(damage, message):
+    pool = make_sound_pool()
+    damage(pool)
+    with pytest.raises(RuntimeError, match=message):
+        pool.check_integrity([[0]])
