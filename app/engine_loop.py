@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -38,7 +38,6 @@ from inference.config import EngineConfig
 from inference.errors import EngineError
 from inference.metrics import EngineStats, ModelInfo, RequestMetrics
 from inference.request import (
-    ChatMessage,
     FinishReason,
     GenerateRequest,
     LoadProgress,
@@ -64,9 +63,6 @@ class EngineLike(Protocol):
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
 
-    def plain_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the messages as plain text, for models without a chat template."""
-
     def add_request(self, request: GenerateRequest) -> RequestId:
         """Take a request, or refuse it before any work with an EngineError."""
 
@@ -74,7 +70,7 @@ class EngineLike(Protocol):
         """One decode step or prefill chunk."""
 
     def abort(self, request_id: RequestId) -> object:
-        """End a request; unknown ids are ignored."""
+        """End a request: the next step gives its last output. Unknown ids are ignored."""
 
     def stats(self) -> EngineStats:
         """A snapshot."""
@@ -210,7 +206,7 @@ class EngineLoop:
 
     def _fail_all(self) -> None:
         for request_id in list(self._replies):
-            self._end(request_id, "error", failure=BUG)
+            self._end(request_id, "error", BUG)
         try:
             self._close_engine()
         except Exception:  # the loop's edge
@@ -225,17 +221,13 @@ class EngineLoop:
         if engine is None:
             self._emit(ReplyEnded(command.reply_id, "error", RequestMetrics(), NO_MODEL))
             return
+        request = GenerateRequest(
+            command.conversation_id,
+            messages=command.messages,
+            params=command.params,
+            plain_text=command.as_plain_text,
+        )
         try:
-            if command.as_plain_text:
-                request = GenerateRequest(
-                    command.conversation_id,
-                    prompt_token_ids=tuple(engine.plain_prompt(command.messages)),
-                    params=command.params,
-                )
-            else:
-                request = GenerateRequest(
-                    command.conversation_id, messages=command.messages, params=command.params
-                )
             self._replies[engine.add_request(request)] = command.reply_id
         except EngineError as error:
             self._emit(ReplyEnded(command.reply_id, "error", RequestMetrics(), failure_from(error)))
@@ -244,12 +236,11 @@ class EngineLoop:
         for request_id, known in list(self._replies.items()):
             if known == reply_id and self._engine is not None:
                 self._engine.abort(request_id)
-                self._end(request_id, "aborted")
 
     def _report(self, output: StepOutput) -> None:
         reply_id = self._replies.get(output.request_id)
         if reply_id is None:
-            return  # stopped before
+            return  # not one of ours
         self._metrics[reply_id] = output.metrics
         if output.text or output.token_ids or output.finish_reason is None:
             self._emit(
@@ -265,14 +256,18 @@ class EngineLoop:
             failure = None
             if output.finish_reason == "error":
                 failure = BUG if output.error is None else failure_from(output.error)
-            self._end(output.request_id, output.finish_reason, failure=failure)
+            self._end(output.request_id, output.finish_reason, failure, output.reply_token_ids)
 
     def _end(
-        self, request_id: RequestId, reason: FinishReason, *, failure: Failure | None = None
+        self,
+        request_id: RequestId,
+        reason: FinishReason,
+        failure: Failure | None = None,
+        token_ids: tuple[int, ...] | None = None,
     ) -> None:
         reply_id = self._replies.pop(request_id)
         metrics = self._metrics.pop(reply_id, RequestMetrics())
-        self._emit(ReplyEnded(reply_id, reason, metrics, failure))
+        self._emit(ReplyEnded(reply_id, reason, metrics, failure, token_ids))
 
     # ------------------------------------------------------------------ numbers
 

@@ -1,10 +1,10 @@
-"""One reply while it is being made: gathers text and ids, knows when to save. Pure Python."""
+"""One reply while it is being made: gathers its text, knows when to save. Pure Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from app.conversation import ChatSettings, Message, MessageStatus
-from app.messages import Failure, ReplyId, ReplyProgressed
+from app.messages import ReplyEnded, ReplyId, ReplyProgressed
 from inference.metrics import RequestMetrics
 from inference.request import FinishReason
 
@@ -27,6 +27,7 @@ class LiveReply:
         settings: The chat's own settings when it was asked for.
         as_plain_text: Made without a chat template, because the person chose so.
         key: The model that makes it; None while it waits for one.
+        metrics: What the engine said last.
         has_growth: Whether something came since `message` was last asked for.
     """
 
@@ -50,8 +51,7 @@ class LiveReply:
         self._message = message
         self._text = ""
         self._new_texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._metrics: RequestMetrics | None = None
+        self.metrics = RequestMetrics()
         self._unsaved_since: float | None = None
 
     @property
@@ -63,17 +63,14 @@ class LiveReply:
             self._message = replace(
                 self._message,
                 content=self._text,
-                token_ids=tuple(self._token_ids),
-                model_key=self.key,
-                metrics=self._metrics,
+                metrics=self.metrics,
             )
             self.has_growth = False
         return self._message
 
     def grow(self, event: ReplyProgressed, now: float) -> None:
         """Take what one step brought; `now` in seconds."""
-        self._metrics = event.metrics
-        self._token_ids.extend(event.token_ids)
+        self.metrics = event.metrics
         self._new_texts.append(event.text)
         self.has_growth = True
         if event.text and self._unsaved_since is None:
@@ -86,16 +83,14 @@ class LiveReply:
         self._unsaved_since = None
         return True
 
-    def ended(
-        self,
-        reason: FinishReason,
-        *,
-        metrics: RequestMetrics | None = None,
-        failure: Failure | None = None,
-    ) -> Message:
+    def ended(self, event: ReplyEnded) -> Message:
         """The message in its final form."""
-        error = None if failure is None else f"{failure.message} {failure.hint}".strip()
-        message = self.message
+        failure = event.failure
         return replace(
-            message, status=_STATUS_OF[reason], metrics=metrics or message.metrics, error=error
+            self.message,
+            status=_STATUS_OF[event.finish_reason],
+            token_ids=event.reply_token_ids,
+            model_key=None if event.reply_token_ids is None else self.key,
+            metrics=event.metrics,
+            error=None if failure is None else f"{failure.message} {failure.hint}".strip(),
         )

@@ -128,12 +128,18 @@ class ReplyProgressed:
 
 @dataclass(frozen=True, slots=True)
 class ReplyEnded:
-    """The last event of a reply. `failure` is set if and only if finish_reason is "error"."""
+    """The last event of a reply.
+
+    Attributes:
+        failure: Set if and only if finish_reason is "error".
+        reply_token_ids: The whole reply's ids, to be stored beside its text; None if unknown.
+    """
 
     reply_id: ReplyId
     finish_reason: FinishReason
     metrics: RequestMetrics
     failure: Failure | None = None
+    reply_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ from app.session_changes import (
 from app.settings import MAX_RECENT_MODELS, SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig
-from inference.metrics import ModelInfo, RequestMetrics
-from inference.request import FinishReason
+from inference.metrics import ModelInfo
 
 NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
 
@@ -114,12 +113,12 @@ class ReplyDesk:
         if self.model.info is not None:
             self._send(live, self.model.info)
         elif self.model.kind != "loading":
-            self._settle(live, "error", failure=self.model.failure or NO_MODEL)
+            self._fail(live, self.model.failure or NO_MODEL)
 
     def stop(self, live: LiveReply) -> None:
         """End a reply; what there is of it is kept."""
         if live.key is None:
-            self._settle(live, "aborted")
+            self._settle(live, ReplyEnded(live.reply_id, "aborted", live.metrics))
         else:
             self._post(StopReply(live.reply_id))
 
@@ -127,7 +126,7 @@ class ReplyDesk:
         """End a reply at once, without waiting for the engine's word; it is kept as stopped."""
         if live.key is not None:
             self._post(StopReply(live.reply_id))
-        self._settle(live, "aborted")
+        self._settle(live, ReplyEnded(live.reply_id, "aborted", live.metrics))
 
     def abandon_all(self) -> None:
         """End all replies at once."""
@@ -153,9 +152,7 @@ class ReplyDesk:
             case ReplyEnded():
                 live = self._live.get(event.reply_id)
                 if live is not None:
-                    self._settle(
-                        live, event.finish_reason, metrics=event.metrics, failure=event.failure
-                    )
+                    self._settle(live, event)
             case StatsSampled():
                 self._notify(StatsChanged(event))
             case ModelUnloaded():
@@ -179,7 +176,7 @@ class ReplyDesk:
             case ModelFailed():
                 self._set_model(ModelState("failed", path, failure=event.failure))
                 for live in self._waiting():
-                    self._settle(live, "error", failure=event.failure)
+                    self._fail(live, event.failure)
 
     def _waiting(self) -> list[LiveReply]:
         return [live for live in self._live.values() if live.key is None]
@@ -229,18 +226,14 @@ class ReplyDesk:
         if live.take_due(now):
             self._save(live.message, durable=False)
 
-    def _settle(
-        self,
-        live: LiveReply,
-        reason: FinishReason,
-        *,
-        metrics: RequestMetrics | None = None,
-        failure: Failure | None = None,
-    ) -> None:
+    def _fail(self, live: LiveReply, failure: Failure) -> None:
+        self._settle(live, ReplyEnded(live.reply_id, "error", live.metrics, failure))
+
+    def _settle(self, live: LiveReply, event: ReplyEnded) -> None:
         del self._live[live.reply_id]
-        message = live.ended(reason, metrics=metrics, failure=failure)
+        message = live.ended(event)
         self._save(message, durable=True)
-        self._settled(message, failure)
+        self._settled(message, event.failure)
 
     def _save(self, message: Message, *, durable: bool) -> None:
         try:

@@ -4,14 +4,13 @@ Nothing here imports torch or Qt. `FakeEngineFactory` goes where EngineWorker ta
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from inference.config import EngineConfig
-from inference.errors import ContextOverflowError, EngineError
+from inference.errors import ChatTemplateError, ContextOverflowError, EngineError
 from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics
 from inference.request import (
-    ChatMessage,
     FinishReason,
     GenerateRequest,
     LoadProgress,
@@ -118,6 +117,7 @@ class FakeEngine:
         self.aborted: list[RequestId] = []
         self.is_closed = False
         self._running: dict[RequestId, _Running] = {}
+        self._ended: list[StepOutput] = []
         for number, stage in enumerate(script.load_stages):
             if script.before_stage is not None:
                 script.before_stage(stage)
@@ -128,14 +128,13 @@ class FakeEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running)
-
-    def plain_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return [ord(char) for char in "\n\n".join(message.content for message in messages)]
+        return bool(self._running or self._ended)
 
     def add_request(self, request: GenerateRequest) -> RequestId:
         if self.script.request_error is not None:
             raise self.script.request_error
+        if not self.script.has_chat_template and not request.plain_text:
+            raise ChatTemplateError("Fake 1B has no chat template.")
         if self.script.prefill_tokens >= self.info.context_tokens:
             raise ContextOverflowError(self.script.prefill_tokens, self.info.context_tokens)
         number = len(self.requests)
@@ -148,11 +147,13 @@ class FakeEngine:
 
     def step(self) -> list[StepOutput]:
         script = self.script
+        ended, self._ended = self._ended, []
         if script.before_step is not None:
             script.before_step()
         if script.tokens_per_s is not None:
             script.sleep(1.0 / script.tokens_per_s)
-        return [self._step_one(request_id, it) for request_id, it in list(self._running.items())]
+        outputs = [self._step_one(request_id, it) for request_id, it in list(self._running.items())]
+        return ended + outputs
 
     def _step_one(self, request_id: RequestId, running: _Running) -> StepOutput:
         script = self.script
@@ -196,6 +197,7 @@ class FakeEngine:
             prefilled_tokens=self.script.prefill_tokens,
             metrics=self._metrics(running),
             error=error,
+            reply_token_ids=tuple(range(100, 100 + running.num_sampled)),
         )
 
     def _metrics(self, running: _Running) -> RequestMetrics:
@@ -214,7 +216,9 @@ class FakeEngine:
 
     def abort(self, request_id: RequestId) -> None:
         self.aborted.append(request_id)
-        self._running.pop(request_id, None)
+        running = self._running.get(request_id)
+        if running is not None:
+            self._ended.append(self._final(request_id, running, "aborted"))
 
     def stats(self) -> EngineStats:
         used = len(self._running)
