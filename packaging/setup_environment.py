@@ -112,11 +112,20 @@ class Environment:
         """
         try:
             os.makedirs(self.folder, exist_ok=True)
+            self._refuse_foreign_folder()
             with self._locked() as lock_fd:
                 if not self.is_complete(stages):
                     self._set_up_locked(stages, lock_fd)
         except OSError as error:
             raise SetupError(self._describe(error.strerror or str(error), str(error))) from error
+
+    def _refuse_foreign_folder(self) -> None:
+        names = os.listdir(self.folder)
+        if names and LOCK_NAME not in names:
+            raise SetupError(
+                f"{self.folder} is there already and was not made by run.py.\n"
+                "Rename or remove it, then run the same command again."
+            )
 
     def _set_up_locked(self, stages: list[Stage], lock_fd: int) -> None:
         done = self._read_stamp()
@@ -186,9 +195,10 @@ class Environment:
         elif is_network_trouble(details):
             what = "pip could not reach its package index. Check the network"
         else:
-            what += ". See the details"
+            what += ". Mend that"
         again = "then run the same command again: it goes on where it stopped."
-        return f"Setting up stopped: {what}, {again}\nDetails: {self.log_path}"
+        text = f"Setting up stopped: {what}, {again}"
+        return f"{text}\nDetails: {self.log_path}" if os.path.exists(self.log_path) else text
 
     def _read_log(self, start: int) -> str:
         try:
