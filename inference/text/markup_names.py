@@ -1,0 +1,37 @@
+"""Which token strings are chat markup, and which of them end a turn. Pure Python; any thread.
+
+Model files say for each special token that it is special, but not all of them say it of all: files
+exist where `<start_of_turn>` or `<|im_end|>` is listed as a plain added token. Such a token would
+be typeable, so the name decides as well.
+"""
+
+import re
+
+# Between angle brackets and bars, in any language's bars: <|im_start|>, <｜User｜>.
+_BARRED = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
+# Upper-case words in square brackets, as Mistral writes them: [INST], [/TOOL_RESULTS].
+_BRACKETED = re.compile(r"\[/?[A-Z][A-Z_]*\]")
+_STRUCTURE = re.compile(r"</?(s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|turn\|?)>")
+# What a model writes as a part of its reply: thoughts and calls of tools.
+_VISIBLE = re.compile(r"</?(think|thinking|tool_call|tool_calls|tool_response|tools?|answer)>")
+
+END_OF_TURN = frozenset(
+    {
+        *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>"),
+        *("</s>", "<|end_of_text|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<eos>"),
+        *("<|end_of_turn|>", "<|end_of_sentence|>", "<｜end▁of▁sentence｜>", "<|EOT|>"),
+        *("<|endofturn|>", "[|endofturn|]", "<|user|>"),
+    }
+)
+
+
+def is_control_name(piece: str) -> bool:
+    """Whether an added token with this string is structure, even if its file does not say so."""
+    return bool(
+        _BARRED.fullmatch(piece) or _BRACKETED.fullmatch(piece) or _STRUCTURE.fullmatch(piece)
+    )
+
+
+def is_visible_name(piece: str) -> bool:
+    """Whether it is structure that belongs to the reply's text: `<think>`, `<tool_call>`."""
+    return bool(_VISIBLE.fullmatch(piece))

@@ -1,0 +1,112 @@
+"""Bounds on what a chat template may cost. Pure Python; any thread.
+
+A template is a program out of a model file. Jinja's sandbox keeps it from Python's insides, not
+from running for hours or asking for a string of a terabyte. Three bounds do that, all checked
+*before* an operation, since an operation in C cannot be interrupted:
+
+    time     looked at with every turn of a loop and every call (`Budget.tick`)
+    volume   characters made by all operations together (`Budget.spend`)
+    width    numbers that only blow text up: of `center`, `*`, `%099d` (`Budget.check_width`)
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+from inference.errors import ChatTemplateError
+
+MAX_ITEMS = 1_000_000
+MAX_WIDTH = 10_000
+_WIDE_FORMAT = re.compile(r"\d{5,}|\*")
+
+
+class Budget:
+    """What one rendering may still use."""
+
+    def __init__(
+        self, max_seconds: float, max_chars: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            max_seconds: From now on.
+            max_chars: Characters that all operations may make together, results in between too.
+            clock: Seconds, never going back.
+        """
+        self._clock = clock
+        self._max_seconds = max_seconds
+        self._deadline = clock() + max_seconds
+        self._chars_left = max_chars
+
+    def tick(self) -> None:
+        """Stop the rendering if its time is over."""
+        if self._clock() > self._deadline:
+            raise ChatTemplateError(
+                f"The model's chat template took longer than {self._max_seconds:g} s.",
+                hint="Continue as plain text, or choose another model.",
+            )
+
+    def spend(self, num_chars: int) -> None:
+        """Take characters off the budget before they are made."""
+        self.tick()
+        self._chars_left -= num_chars
+        if self._chars_left < 0:
+            raise ChatTemplateError(
+                "The model's chat template writes too much text.",
+                hint="Continue as plain text, or choose another model.",
+            )
+
+    def check_width(self, value: object) -> None:
+        """Refuse a number that, as a width or count, would only blow the text up."""
+        if isinstance(value, int) and abs(value) > MAX_WIDTH:
+            self.spend(abs(value))
+
+    def check_size(self, value: object) -> None:
+        """Refuse to walk through a container that is endless on paper; text is free."""
+        self.tick()
+        if isinstance(value, (list, tuple, dict, set, frozenset)):
+            self.size_of(value)
+
+    def check_format(self, pattern: str) -> None:
+        """Refuse a format with a huge or variable width."""
+        if _WIDE_FORMAT.search(pattern):
+            raise ChatTemplateError("The model's chat template uses a format that is too wide.")
+
+    def size_of(self, value: object) -> int:
+        """About how many characters the value has as text.
+
+        Containers are walked, since shared parts count each time they would be written: a list that
+        holds another twice, forty levels deep, is small in memory and endless on paper.
+        """
+        if isinstance(value, (str, bytes)):
+            return len(value)
+        if not isinstance(value, (list, tuple, dict, set, frozenset)):
+            return 16
+        total = 2
+        open_parts: list[object] = [value]
+        while open_parts:
+            part = open_parts.pop()
+            if isinstance(part, dict):
+                open_parts += part.keys()
+                open_parts += part.values()
+            elif isinstance(part, (list, tuple, set, frozenset)):
+                open_parts += part
+            total += len(part) if isinstance(part, (str, bytes)) else 2
+            if len(open_parts) > MAX_ITEMS or total > self._chars_left:
+                self.spend(total + len(open_parts))
+                break
+        return total
+
+
+def check_power(base: object, exponent: object) -> None:
+    """Refuse a power with thousands of digits."""
+    if not (isinstance(base, int) and isinstance(exponent, int)):
+        return
+    if abs(base) > 1:
+        check_num_bits(base.bit_length() * abs(exponent))
+
+
+def check_num_bits(num_bits: int) -> None:
+    """Refuse a whole number of that many bits, if they are thousands."""
+    if num_bits > MAX_WIDTH:
+        raise ChatTemplateError("The model's chat template computes a number that is too big.")
