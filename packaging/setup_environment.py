@@ -178,7 +178,7 @@ class Environment:
             if not self._run(["-m", "pip", "install", *options, *requirements], lock_fd):
                 return
             log = self._read_log(log_start)
-            if is_network_trouble(log) or "No matching distribution" not in log:
+            if is_network_trouble(log) or not is_not_found(log):
                 break
             say("There is no such build here; taking the next best.")
         raise SetupError(self._describe(f"installing {stage.title} failed", log))
@@ -277,6 +277,11 @@ def is_network_trouble(log: str) -> bool:
     signs = ("Connection broken", "NewConnectionError", "NameResolutionError", "ReadTimeoutError")
     more = ("Max retries exceeded", "ConnectTimeout", "ProxyError", "SSLError", "ConnectionError")
     return any(sign in log for sign in signs + more)
+
+
+def is_not_found(log: str) -> bool:
+    """Whether pip's log tells that there is no such release; with constraints it says so oddly."""
+    return "No matching distribution" in log or "ResolutionImpossible" in log
 
 
 def pip_environment() -> dict[str, str]:

@@ -175,10 +175,11 @@ def test_set_up_after_ctrl_c_goes_on_with_the_stage_that_was_cut(
     assert runner.num_venvs == 1
 
 
-def test_set_up_cpu_build_not_found_takes_the_standard_one(root: Path, runner: FakeRunner) -> None:
-    runner.fail = lambda requirements: (
-        "ERROR: No matching distribution found" if requirements[-1].endswith("+cpu") else None
-    )
+@pytest.mark.parametrize("log", ["No matching distribution found", "ERROR: ResolutionImpossible"])
+def test_set_up_cpu_build_not_found_takes_the_standard_one(
+    root: Path, runner: FakeRunner, log: str
+) -> None:
+    runner.fail = lambda requirements: log if requirements[-1].endswith("+cpu") else None
 
     make_environment(root, runner).set_up(stages_of(root, only_cpu=True))
 
