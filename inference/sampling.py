@@ -164,7 +164,7 @@ def _cut(
 
 def _check_finite(logits: Tensor) -> None:
     low, high = logits.aminmax()  # both are NaN if any logit is
-    if not bool(torch.isfinite(high - low)):
+    if not bool(low.isfinite() & high.isfinite()):
         raise ComputeError("The model computed values that are not numbers.")
 
 
