@@ -198,17 +198,24 @@ class EngineLoop:
 
     def _close_engine(self) -> None:
         """Running replies end as aborted, then the memory is given back."""
-        for request_id in list(self._replies):
-            self._end(request_id, "aborted")
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        engine = self._engine
+        if engine is None:
+            return
+        for request_id in self._replies:
+            engine.abort(request_id)
+        if self._replies:
+            for output in engine.step():  # nothing is left to compute: only the last outputs
+                self._report(output)
+        self._engine = None
+        engine.close()
 
     def _fail_all(self) -> None:
         for request_id in list(self._replies):
             self._end(request_id, "error", BUG)
+        engine, self._engine = self._engine, None
         try:
-            self._close_engine()
+            if engine is not None:
+                engine.close()
         except Exception:  # the loop's edge
             logger.exception("The engine could not be closed")
         if not self._is_over:

@@ -1,0 +1,150 @@
+"""The command line: arguments, and `ask`, one question without a window. No Qt.
+
+    python -m app ask "question" [--model P] [--conversation NAME] [--json] ...
+
+Exit codes: 0 done, 1 the machine or the model failed, 2 bad input, 130 Ctrl+C, 141 nobody reads
+the output any more. Each failure is one line on stderr, never a traceback.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from app.errors import AppError, ProfileError
+from app.paths import Paths
+from inference.config import SamplingParams
+from inference.errors import ComputeError, EngineError, NotEnoughMemoryError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class BadInputError(Exception):
+    """What was typed on the command line cannot be used; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage over several lines."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInputError(f"{message} (--help lists the options)")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, metavar="PATH", help="a GGUF file or model folder")
+    parser.add_argument(
+        "--profile", type=Path, metavar="DIR", help="keep settings, chats and logs in DIR"
+    )
+
+
+def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Arguments of the window and of `--self-test`: model, profile, self_test, version.
+
+    Raises:
+        BadInputError: An option is not known or lacks its value.
+    """
+    parser = _Parser(
+        prog="quire",
+        description="A private desktop chat that runs language models inside its own process.",
+        epilog='`quire ask "question"` answers on the terminal; `quire ask --help` says how.',
+        allow_abbrev=False,
+    )
+    _add_common(parser)
+    parser.add_argument(
+        "--self-test", action="store_true", help="load the model, open the window, report"
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    return parser.parse_args(arguments)
+
+
+def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Arguments of `ask`: question, model, conversation, profile, system, sampling, json.
+
+    Raises:
+        BadInputError: An option is not known or its value is of the wrong kind.
+    """
+    parser = _Parser(
+        prog="quire ask",
+        description="Ask one question; the reply is streamed to standard output.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("question", help="what to ask; - reads it from standard input")
+    _add_common(parser)
+    parser.add_argument(
+        "--conversation", metavar="NAME", help="go on with the stored chat of this title"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the reply")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="0 takes the likeliest token"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="repeat the same choices")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    return parser.parse_args(arguments)
+
+
+def sampling_from(options: argparse.Namespace, base: SamplingParams) -> SamplingParams:
+    """The general sampling with what the command line sets; checked on construction."""
+    given = {
+        name: value
+        for name in ("max_tokens", "temperature", "seed")
+        if (value := getattr(options, name)) is not None
+    }
+    return dataclasses.replace(base, **given)
+
+
+def read_question(question: str) -> str:
+    """The question, from standard input for "-".
+
+    Raises:
+        BadInputError: It is empty or not text.
+    """
+    try:
+        if question == "-":
+            question = sys.stdin.buffer.read().decode("utf-8-sig")
+        question.encode("utf-8")  # bytes of the command line that are not text become surrogates
+    except UnicodeError as error:
+        raise BadInputError("the question is not UTF-8 text") from error
+    if not question.strip():
+        raise BadInputError("the question is empty")
+    return question
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    line = " ".join(message.split())
+    encoding = sys.stderr.encoding or "utf-8"
+    print("quire:", line.encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Whose fault it is: 2 the input's, 1 the machine's."""
+    if isinstance(error, BadInputError | ProfileError):
+        return EXIT_BAD_INPUT
+    if isinstance(error, EngineError) and not isinstance(
+        error, ComputeError | NotEnoughMemoryError
+    ):
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED
+
+
+def ask(arguments: Sequence[str]) -> int:
+    """Answer one question; returns the exit code."""
+    try:
+        options = parse_ask_arguments(arguments)
+        question = read_question(options.question)
+        from app.asking import answer  # light; the engine itself is imported inside
+
+        return answer(options, question, Paths(options.profile))
+    except (BadInputError, AppError, EngineError) as error:
+        hint = getattr(error, "hint", "")
+        complain(f"{error} {hint}".strip())
+        return exit_code_of(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

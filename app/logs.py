@@ -1,0 +1,108 @@
+"""The log: one small rotating file per profile. Never any text of a chat.
+
+Our own records give lengths, not texts. What could slip through is the message of an unexpected
+exception, since a ValueError or KeyError may quote what it choked on: such messages are left out,
+the type and the places in the code remain.
+"""
+
+import logging
+import sys
+import threading
+import traceback
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from types import TracebackType
+
+from app.errors import AppError
+from inference.errors import ComputeError, ModelFileError, NotEnoughMemoryError
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 1_000_000
+NUM_OLD_FILES = 3
+OWN_PACKAGES = ("app", "inference", "ui")
+
+# Their messages speak of code, files and memory, not of values that were being processed.
+_TELLING = (
+    AppError,
+    ModelFileError,
+    NotEnoughMemoryError,
+    ComputeError,
+    OSError,
+    ImportError,
+    MemoryError,
+    NameError,
+    AttributeError,
+    TypeError,
+    IndexError,
+    RuntimeError,
+    AssertionError,
+)
+
+
+class PrivateFormatter(logging.Formatter):
+    """Formats records; of exceptions that may quote a text only type and places."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
+
+    def formatException(  # noqa: N802  # logging's name
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """The whole chain of causes, oldest first."""
+        lines: list[str] = []
+        error = ei[1]
+        while error is not None:
+            text = f": {error}" if isinstance(error, _TELLING) else ""
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            lines.insert(0, f"{frames}{type(error).__qualname__}{text}")
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n".join(lines)
+
+
+def start_log(file: Path, level: int = logging.INFO) -> logging.Handler:
+    """Write records of Quire from `level` on, of libraries from warnings on, to `file`.
+
+    Args:
+        file: In a folder that exists and can be written.
+        level: Of Quire's own packages.
+
+    Returns:
+        The handler, for `end_log`.
+    """
+    handler = RotatingFileHandler(
+        file, maxBytes=MAX_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8", errors="replace"
+    )
+    handler.setFormatter(PrivateFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    for package in OWN_PACKAGES:
+        logging.getLogger(package).setLevel(level)
+    return handler
+
+
+def end_log(handler: logging.Handler) -> None:
+    """Undo `start_log`."""
+    logging.getLogger().removeHandler(handler)
+    for package in OWN_PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
+    handler.close()
+
+
+def log_uncaught_exceptions() -> None:
+    """From now on an exception that nobody caught goes to the log, on any thread."""
+
+    def on_main(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            logger.critical("Uncaught exception", exc_info=(kind, error, trace))
+
+    def on_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            on_main(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = on_main
+    threading.excepthook = on_thread
