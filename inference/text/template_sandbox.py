@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import jinja2
 from jinja2 import nodes
@@ -71,7 +71,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         for name in self.filters:
             self.filters[name] = self._bounded(name, self.filters[name])
         for name in _COMPARING_TESTS:
-            self.tests[name] = self._bounded(name, self.tests[name])
+            self.tests[name] = self._bounded(name, cast("Callable[..., object]", self.tests[name]))
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
