@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ReuseStop = Literal[
-    "nothing_cached",  # the very first block is not known
+    "nothing_cached",  # the very first block is not known, or the prompt fills none
     "different_text",  # the prompt differs from everything cached after the reused part
     "evicted",  # the blocks were there once and gave way to others
-    "all_reused",  # everything but the last token, which must always be computed
+    "all_reused",  # every full block; at least the last token must always be computed
 ]
 
 

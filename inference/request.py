@@ -37,6 +37,8 @@ class ChatMessage:
             raise InvalidRequestError(
                 "content", f"must be text, not {type(self.content).__name__}."
             )
+        if self.token_ids is not None:
+            object.__setattr__(self, "token_ids", _as_tuple("token_ids", self.token_ids, int))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ class GenerateRequest:
                 "messages", "give either messages or prompt_token_ids, and not both."
             )
         if self.messages is not None:
-            object.__setattr__(self, "messages", tuple(self.messages))
+            object.__setattr__(self, "messages", _as_tuple("messages", self.messages, ChatMessage))
         if self.prompt_token_ids is not None:
-            object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
+            ids = _as_tuple("prompt_token_ids", self.prompt_token_ids, int)
+            object.__setattr__(self, "prompt_token_ids", ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,15 @@ class LoadProgress:
 
     stage: str
     fraction: float
+
+
+def _as_tuple(field: str, value: object, kind: type) -> tuple[object, ...]:
+    # Values are made by hand in scripts, so a list is as welcome as a tuple, and a slip is named.
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequestError(field, f"must be a list or tuple, not {type(value).__name__}.")
+    for item in value:
+        if not isinstance(item, kind) or isinstance(item, bool):
+            raise InvalidRequestError(
+                field, f"must hold {kind.__name__} values, not {type(item).__name__}."
+            )
+    return tuple(value)

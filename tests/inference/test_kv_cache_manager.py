@@ -1,19 +1,20 @@
 """Block tables and prefix reuse: exact ids, exact reasons, and never a wrong hit."""
 
+import itertools
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv_cache.block import BlockHash, hash_block
+from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.manager import KvCacheManager, PrefixHit
 from inference.metrics import BlockCounts
 
 P = 4
 
 
-def make_manager(num_blocks: int = 8, *, hash_block=hash_block) -> KvCacheManager:
+def make_manager(num_blocks: int = 8, *, hash_block: HashBlock = hash_block) -> KvCacheManager:
     return KvCacheManager(num_blocks, P, namespace=b"model", hash_block=hash_block)
 
 
@@ -121,13 +122,15 @@ def test_attach_other_namespace_finds_nothing():
 
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
 def test_grow_gives_as_many_blocks_as_tokens_need(num_tokens, num_blocks):
-    kv, table = make_manager(), []
+    kv = make_manager()
+    table: list[int] = []
     assert kv.grow(table, num_tokens)
     assert table == list(range(num_blocks))
 
 
 def test_grow_within_the_last_block_changes_nothing():
-    kv, table = make_manager(), []
+    kv = make_manager()
+    table: list[int] = []
     kv.grow(table, 5)
     assert kv.grow(table, 8)
     assert kv.grow(table, 2)
@@ -174,7 +177,7 @@ def test_grow_in_a_full_pool_uses_few_runs():
     table = []
     for num_tokens in range(1, 401):
         assert kv.grow(table, num_tokens)
-    jumps = sum(b != a + 1 for a, b in zip(table, table[1:], strict=False))
+    jumps = sum(b != a + 1 for a, b in itertools.pairwise(table))
     assert jumps <= 8  # 100 blocks, evicted 16 at a time, sometimes across the end of a chat
 
 
@@ -182,7 +185,8 @@ def test_grow_in_a_full_pool_uses_few_runs():
 
 
 def test_publish_counts_only_full_and_computed_blocks():
-    kv, table = make_manager(), []
+    kv = make_manager()
+    table: list[int] = []
     prompt = list(range(12))
     kv.grow(table, 12)
     kv.publish(table, prompt, 7)
@@ -194,14 +198,16 @@ def test_publish_counts_only_full_and_computed_blocks():
 
 
 def test_publish_nothing_computed_publishes_nothing():
-    kv, table = make_manager(), []
+    kv = make_manager()
+    table: list[int] = []
     kv.grow(table, 8)
     kv.publish(table, list(range(8)), 0)
     assert kv.is_writable(table, 0, 8)
 
 
 def test_publish_more_than_is_known_is_a_bug_of_ours():
-    kv, table = make_manager(), []
+    kv = make_manager()
+    table: list[int] = []
     kv.grow(table, 4)
     with pytest.raises(AssertionError, match="4 of 3 are computed"):
         kv.publish(table, [1, 2, 3], 4)

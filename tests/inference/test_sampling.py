@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from inference.errors import ComputeError, InvalidRequestError
 from inference.sampling import Sampler, candidates
 
 
-def make_params(**fields) -> SamplingParams:
+def make_params(**fields: Any) -> SamplingParams:
     """Sampling with everything off but what is asked for."""
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
     return SamplingParams(**{**off, **fields})
@@ -36,7 +37,7 @@ def reference_probs(logits: list[float], params: SamplingParams) -> np.ndarray:
         probs[order[dropped]] = 0.0
         probs /= probs.sum()
     probs[probs < params.min_p * probs.max()] = 0.0
-    return probs / probs.sum()
+    return np.asarray(probs / probs.sum())
 
 
 def actual_probs(logits: list[float], params: SamplingParams) -> np.ndarray:
@@ -47,7 +48,7 @@ def actual_probs(logits: list[float], params: SamplingParams) -> np.ndarray:
     return probs
 
 
-def kept(logits: list[float], **fields) -> list[int]:
+def kept(logits: list[float], **fields: Any) -> list[int]:
     token_ids, _ = candidates(torch.tensor(logits, dtype=torch.float32), make_params(**fields))
     return token_ids.tolist()
 
@@ -98,7 +99,14 @@ def test_top_k_of_the_vocabulary_or_more_keeps_all(k):
 
 @pytest.mark.parametrize(
     ("p", "expected"),
-    [(0.0, [2]), (0.5, [2]), (0.51, [2, 1]), (0.74, [2, 1]), (0.76, [2, 1, 0]), (1.0, [0, 1, 2, 3])],
+    [
+        (0.0, [2]),
+        (0.5, [2]),
+        (0.51, [2, 1]),
+        (0.74, [2, 1]),
+        (0.76, [2, 1, 0]),
+        (1.0, [0, 1, 2, 3]),
+    ],
 )
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p, expected):
     probs = [0.125, 0.25, 0.5, 0.125]
@@ -180,7 +188,9 @@ def is_clear_cut(logits: list[float], params: SamplingParams) -> bool:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.floats(-(2.0**127), 2.0**127, width=32, allow_subnormal=False), min_size=1, max_size=50),
+    st.lists(
+        st.floats(-(2.0**127), 2.0**127, width=32, allow_subnormal=False), min_size=1, max_size=50
+    ),
     st.floats(0.0, 100.0),
     st.integers(0, 60),
     SHARE,
@@ -317,7 +327,9 @@ def test_seed_repeats_whatever_else_is_sampled_between():
 # --- penalties --------------------------------------------------------------------------------
 
 
-def penalised(logits: list[float], prompt: list[int], reply: list[int], **fields) -> list[float]:
+def penalised(
+    logits: list[float], prompt: list[int], reply: list[int], **fields: Any
+) -> list[float]:
     """Logits as the next draw sees them; `reply` is forced by a logit that nothing outweighs."""
     sampler = Sampler(make_params(temperature=0, **fields), prompt, len(logits))
     for token_id in reply:
@@ -367,7 +379,7 @@ def test_penalty_that_would_overflow_stays_finite():
 
 def test_penalties_unknown_prompt_token_is_refused():
     for token_id in (-1, 5):
-        with pytest.raises(InvalidRequestError, match="prompt_token_ids: .*from 0 to 4"):
+        with pytest.raises(InvalidRequestError, match=r"prompt_token_ids: .*from 0 to 4"):
             Sampler(make_params(repetition_penalty=1.1), [0, token_id], 5)
 
 

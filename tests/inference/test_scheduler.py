@@ -510,8 +510,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, data):
         everyone = [*self.scheduler.running, *self.scheduler.waiting]
         sequence = data.draw(st.sampled_from(everyone))
-        assert self.scheduler.remove(sequence.request_id) is sequence
-        assert sequence.block_table == []
+        removed = self.scheduler.remove(sequence.request_id)
+        assert removed is sequence
+        assert removed.block_table == []
 
     @precondition(lambda self: self.scheduler.running)
     @rule()
