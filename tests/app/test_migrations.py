@@ -1,0 +1,76 @@
+import sqlite3
+
+import pytest
+
+from app.migrations import STEPS, migrate, stored_version
+
+
+def make_connection() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def tables(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    return [row[0] for row in rows]
+
+
+def test_new_database_has_version_zero():
+    assert stored_version(make_connection()) == 0
+
+
+def test_migrate_runs_all_steps_and_stores_the_number():
+    connection = make_connection()
+    migrate(connection)
+    assert stored_version(connection) == len(STEPS) == 1
+    assert {"conversations", "messages", "message_index", "title_index"} <= set(tables(connection))
+    migrate(connection)
+    assert stored_version(connection) == 1
+
+
+def test_migrate_runs_only_the_steps_that_lack():
+    connection = make_connection()
+    migrate(connection, ["CREATE TABLE a(x);"])
+    migrate(connection, ["CREATE TABLE a(x);", "CREATE TABLE b(x);\nINSERT INTO b VALUES (1);"])
+    assert tables(connection) == ["a", "b"]
+    assert stored_version(connection) == 2
+    assert connection.execute("SELECT x FROM b").fetchall() == [(1,)]
+
+
+def test_step_that_fails_leaves_the_version_before_it_whole():
+    connection = make_connection()
+    steps = ["CREATE TABLE a(x);", "CREATE TABLE b(x);\nCREATE TABLE a(x);"]
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        migrate(connection, steps)
+    assert tables(connection) == ["a"]
+    assert stored_version(connection) == 1
+    assert not connection.in_transaction
+
+
+def test_step_that_cannot_begin_raises(tmp_path):
+    path = tmp_path / "a.db"
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0.0)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        migrate(connection)
+    holder.close()
+    connection.close()
+
+
+def test_step_that_another_process_has_done_is_left_out(tmp_path):
+    """Two first starts at once: the second finds the tables made while it waited."""
+    path = tmp_path / "a.db"
+    steps = ["CREATE TABLE a(x);"]
+    connection = sqlite3.connect(path, isolation_level=None)
+    other = sqlite3.connect(path, isolation_level=None)
+
+    def on_statement(statement: str) -> None:
+        if statement == "BEGIN IMMEDIATE" and stored_version(other) == 0:
+            migrate(other, steps)
+
+    connection.set_trace_callback(on_statement)
+    migrate(connection, steps)
+    connection.set_trace_callback(None)
+    assert stored_version(connection) == 1
+    other.close()
+    connection.close()

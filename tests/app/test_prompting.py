@@ -1,0 +1,101 @@
+import pytest
+
+from app.conversation import ConversationId, Message, MessageId, MessageStatus
+from app.prompting import engine_messages, model_key, title_from
+from inference.request import ChatMessage, Role
+from tests.app.fake_engine import make_model_info
+
+
+def make_message(
+    role: Role, content: str, *, status: MessageStatus = "complete", key: str | None = None
+) -> Message:
+    return Message(
+        MessageId(1),
+        ConversationId("c"),
+        None,
+        role,
+        content,
+        0.0,
+        status,
+        token_ids=(1, 2) if key else None,
+        model_key=key,
+    )
+
+
+def test_messages_begin_with_the_system_prompt_if_there_is_one():
+    path = [make_message("user", "Hi")]
+    assert engine_messages(path, system_prompt="Be brief.", key=None) == (
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "Hi"),
+    )
+    assert engine_messages(path, system_prompt=" \n", key=None) == (ChatMessage("user", "Hi"),)
+
+
+def test_messages_carry_token_ids_of_the_same_model_only():
+    path = [
+        make_message("user", "a"),
+        make_message("assistant", "b", key="m1"),
+        make_message("user", "c"),
+        make_message("assistant", "d", key="m2"),
+        make_message("user", "e"),
+    ]
+    assert [m.token_ids for m in engine_messages(path, system_prompt="", key="m1")] == [
+        None,
+        (1, 2),
+        None,
+        None,
+        None,
+    ]
+    assert [m.token_ids for m in engine_messages(path, system_prompt="", key=None)] == [None] * 5
+
+
+def test_messages_leave_out_empty_replies_and_keep_their_question():
+    path = [
+        make_message("user", "a"),
+        make_message("assistant", "", status="stopped"),
+        make_message("user", "b"),
+    ]
+    assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["a", "b"]
+
+
+def test_messages_leave_out_a_question_that_failed_at_once():
+    path = [
+        make_message("user", "far too long"),
+        make_message("assistant", "", status="error"),
+        make_message("user", "b"),
+    ]
+    assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["b"]
+
+
+def test_messages_keep_a_reply_that_failed_later():
+    path = [
+        make_message("user", "a"),
+        make_message("assistant", "half", status="error"),
+        make_message("user", "b"),
+    ]
+    contents = [m.content for m in engine_messages(path, system_prompt="", key=None)]
+    assert contents == ["a", "half", "b"]
+
+
+@pytest.mark.parametrize("field", ["path", "quantization", "num_parameters"])
+def test_model_key_differs_with_each_part(field: str):
+    value = 1 if field == "num_parameters" else "other"
+    assert model_key(make_model_info(**{field: value})) != model_key(make_model_info())
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Hi", "Hi"),
+        ("  two \n lines  ", "two lines"),
+        ("x" * 40, "x" * 40),
+        ("Why do plane trees drop their bark in summer?", "Why do plane trees drop their bark in…"),
+        ("a" * 60, "a" * 40 + "…"),
+        ("为" * 60, "为" * 40 + "…"),
+        ("Tell me, " + "b" * 60, "Tell me, " + "b" * 31 + "…"),
+        ("Compare apples, pears and quinces, please do", "Compare apples, pears and quinces…"),
+        ("word " * 8 + "x", "word word word word word word word word…"),
+    ],
+)
+def test_title_is_one_line_cut_after_a_word(text: str, title: str):
+    assert title_from(text) == title

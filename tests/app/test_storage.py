@@ -1,0 +1,451 @@
+import itertools
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.conversation import (
+    ChatSettings,
+    Conversation,
+    ConversationId,
+    ConversationSummary,
+    Message,
+    MessageId,
+)
+from app.database import FULL_CHECK_BYTES, storage_error
+from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
+from app.migrations import STEPS
+from app.storage import ConversationStore
+from inference.config import SamplingParams
+from inference.metrics import RequestMetrics
+from inference.request import Role
+
+
+def make_store(tmp_path: Path, **arguments: object) -> ConversationStore:
+    """Its clock counts 1, 2, 3, …"""
+    ticks = itertools.count(1)
+    return ConversationStore(
+        tmp_path / "chats.db", clock=lambda: float(next(ticks)), **arguments
+    )  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    store = make_store(tmp_path)
+    yield store
+    store.close()
+
+
+def add_chat(store: ConversationStore, name: str, *texts: str) -> Conversation:
+    """A chat with these messages in one line, the first by the user."""
+    chat = Conversation(ConversationId(name), f"Title {name}", 0.0, 0.0)
+    store.add_conversation(chat)
+    parent: MessageId | None = None
+    for number, text in enumerate(texts):
+        role: Role = "assistant" if number % 2 else "user"
+        parent = store.add_message(chat.id, parent_id=parent, role=role, content=text).id
+    loaded = store.load(chat.id)
+    assert loaded is not None
+    return loaded
+
+
+def hits(store: ConversationStore, text: str) -> list[tuple[str, int | None]]:
+    return [(hit.conversation.id, hit.message_id) for hit in store.search(text)]
+
+
+# ---------------------------------------------------------------- chats and messages
+
+
+def test_chat_written_and_read_is_equal(tmp_path: Path):
+    store = make_store(tmp_path)
+    settings = ChatSettings("Be brief.", SamplingParams(temperature=0.0))
+    chat = Conversation(ConversationId("a"), "Été 中", 10.0, 11.0, settings)
+    store.add_conversation(chat)
+    store.close()
+    again = make_store(tmp_path)
+    assert again.load(chat.id) == chat
+    again.close()
+
+
+def test_chat_that_is_not_there_is_none(store: ConversationStore):
+    assert store.load(ConversationId("a")) is None
+
+
+def test_message_written_and_read_is_equal(tmp_path: Path):
+    store = make_store(tmp_path)
+    chat = add_chat(store, "a", "Hi")
+    added = store.add_message(
+        chat.id, parent_id=MessageId(1), role="assistant", content="", status="streaming"
+    )
+    assert added == Message(
+        MessageId(2), chat.id, MessageId(1), "assistant", "", 2.0, status="streaming"
+    )
+    done = replace(
+        added,
+        content="Hello \N{WAVING HAND SIGN}",
+        status="complete",
+        token_ids=(1, 70_000),
+        model_key="m",
+        metrics=RequestMetrics(prompt_tokens=3, completion_tokens=2, ttft_ms=0.5),
+        error="none really",
+    )
+    store.update_message(done)
+    store.close()
+    again = make_store(tmp_path)
+    loaded = again.load(chat.id)
+    again.close()
+    assert loaded is not None
+    assert loaded.path() == [chat.messages[MessageId(1)], done]
+    assert loaded.updated_at == 2.0
+
+
+def test_chats_are_listed_last_used_first(store: ConversationStore):
+    add_chat(store, "a", "1")
+    add_chat(store, "b", "2")
+    add_chat(store, "c")
+    store.touch(ConversationId("a"))
+    assert store.conversations() == [
+        ConversationSummary(ConversationId("a"), "Title a", 3.0),
+        ConversationSummary(ConversationId("b"), "Title b", 2.0),
+        ConversationSummary(ConversationId("c"), "Title c", 0.0),
+    ]
+
+
+def test_leaf_is_the_last_message_added_or_the_one_set(store: ConversationStore):
+    chat = add_chat(store, "a", "1", "2", "3")
+    assert chat.leaf_id == 3
+    store.set_leaf(chat.id, MessageId(2))
+    loaded = store.load(chat.id)
+    assert loaded is not None
+    assert loaded.leaf_id == 2
+
+
+def test_leaf_that_is_lost_becomes_the_newest_message(store: ConversationStore, tmp_path: Path):
+    chat = add_chat(store, "a", "1", "2")
+    other = sqlite3.connect(tmp_path / "chats.db")
+    other.execute("UPDATE conversations SET leaf_id = NULL")
+    other.commit()
+    other.close()
+    loaded = store.load(chat.id)
+    assert loaded is not None
+    assert loaded.leaf_id == 2
+
+
+def test_rename_and_settings_are_kept(store: ConversationStore):
+    chat = add_chat(store, "a", "1")
+    store.rename(chat.id, "New")
+    store.set_settings(chat.id, ChatSettings("S"))
+    assert store.load(chat.id) == replace(chat, title="New", settings=ChatSettings("S"))
+
+
+def test_find_by_title_takes_the_last_used(store: ConversationStore):
+    add_chat(store, "a", "1")
+    add_chat(store, "b", "2")
+    store.rename(ConversationId("a"), "Title b")
+    assert store.find_by_title("Title b") == "b"
+    store.delete(ConversationId("b"))
+    assert store.find_by_title("Title b") == "a"
+    assert store.find_by_title("title b") is None
+
+
+def test_deleted_chat_is_hidden_until_restored(store: ConversationStore):
+    chat = add_chat(store, "a", "plane tree")
+    store.delete(chat.id)
+    assert store.conversations() == []
+    assert store.load(chat.id) is None
+    assert store.search("plane") == []
+    store.restore(chat.id)
+    assert store.load(chat.id) == chat
+    assert hits(store, "plane") == [("a", 1)]
+
+
+def test_purge_removes_deleted_chats_and_their_text_from_the_file(tmp_path: Path):
+    store = make_store(tmp_path)
+    kept = add_chat(store, "a", "keep this")
+    gone = add_chat(store, "b", "zyzzyva secret word", "answer")
+    store.delete(gone.id)
+    assert store.purge_deleted() == 1
+    assert store.purge_deleted() == 0
+    store.restore(gone.id)
+    assert store.load(gone.id) is None
+    assert store.load(kept.id) == kept
+    store.close()
+    for path in tmp_path.iterdir():
+        assert b"zyzzyva" not in path.read_bytes()
+
+
+def test_message_of_no_chat_is_refused_and_nothing_stays(store: ConversationStore):
+    with pytest.raises(StorageError, match="FOREIGN KEY"):
+        store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
+    assert store.search("Hi") == []
+
+
+def test_transaction_that_fails_stores_nothing(store: ConversationStore):
+    with pytest.raises(RuntimeError), store.transaction():
+        add_chat(store, "a", "1")
+        raise RuntimeError
+    assert store.conversations() == []
+    add_chat(store, "b", "2")
+    assert [chat.id for chat in store.conversations()] == ["b"]
+
+
+# ---------------------------------------------------------------- search
+
+
+def test_search_finds_words_from_their_beginning_without_accents(store: ConversationStore):
+    add_chat(store, "a", "Why do plane trees shed?", "Their écorce cannot stretch.")
+    assert hits(store, "plan tree") == [("a", 1)]
+    assert hits(store, "ECORCE") == [("a", 2)]
+    assert hits(store, "lane") == []
+    assert hits(store, "plane stretch") == []
+
+
+def test_search_gives_each_chat_once_with_its_newest_message(store: ConversationStore):
+    add_chat(store, "a", "bark one", "bark two")
+    add_chat(store, "b", "bark three")
+    found = store.search("bark")
+    assert [(hit.conversation.id, hit.message_id, hit.snippet) for hit in found] == [
+        ("b", 3, "bark three"),
+        ("a", 2, "bark two"),
+    ]
+
+
+def test_search_finds_titles(store: ConversationStore):
+    add_chat(store, "a", "text")
+    store.rename(ConversationId("a"), "Sycamore maple")
+    hit = store.search("sycam")[0]
+    assert (hit.conversation.title, hit.message_id, hit.snippet) == ("Sycamore maple", None, "")
+    assert hits(store, "title") == []
+
+
+@pytest.mark.parametrize("text", ["梧桐", "c++", "ü", "ab", "ÖL", "100%"])
+def test_search_for_short_words_signs_and_cjk_matches_anywhere(
+    store: ConversationStore, text: str
+):
+    add_chat(store, "a", "为什么梧桐树掉皮? In C++, fürs Öl, cabs, 100% sure")
+    add_chat(store, "b", "nothing")
+    assert hits(store, text) == [("a", 1)]
+
+
+def test_search_by_short_words_finds_titles(store: ConversationStore):
+    add_chat(store, "a", "x")
+    store.rename(ConversationId("a"), "梧桐树")
+    assert hits(store, "桐") == [("a", None)]
+
+
+@pytest.mark.parametrize("text", ["", "  ", '"', "AND", "NEAR(", "*", "a OR b", "'; DROP TABLE"])
+def test_search_takes_any_text(store: ConversationStore, text: str):
+    add_chat(store, "a", "x")
+    assert store.search(text) == []
+
+
+def test_search_follows_changes_of_a_message(store: ConversationStore):
+    chat = add_chat(store, "a", "first text")
+    store.update_message(replace(chat.messages[MessageId(1)], content="second text"))
+    assert hits(store, "first") == []
+    assert hits(store, "second") == [("a", 1)]
+
+
+# ---------------------------------------------------------------- damage and trouble
+
+
+def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path):
+    path = tmp_path / "chats.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.execute("CREATE TABLE x(y)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 1"):
+        make_store(tmp_path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path):
+    store = make_store(tmp_path)
+    chat = add_chat(store, "a", "1")
+    store.close()
+    steps = (*STEPS, "CREATE TABLE later(x);")
+    lifted = make_store(tmp_path, steps=steps)
+    assert lifted.load(chat.id) == chat
+    lifted.close()
+    copy = ConversationStore(tmp_path / "chats.format-1.db")
+    assert copy.load(chat.id) == chat
+    copy.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database " * 100, b"<html>" + b"x" * 5000])
+def test_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes):
+    path = tmp_path / "chats.db"
+    path.write_bytes(content)
+    with pytest.raises(DatabaseDamagedError) as caught:
+        make_store(tmp_path)
+    kept = caught.value.kept_as
+    assert kept is not None
+    assert str(kept) in str(caught.value)
+    assert kept.read_bytes() == content
+    path.write_bytes(content)
+    with pytest.raises(DatabaseDamagedError) as second:
+        make_store(tmp_path)
+    assert second.value.kept_as != kept
+    store = make_store(tmp_path)
+    assert store.conversations() == []
+    store.close()
+
+
+def make_damaged_database(tmp_path: Path) -> Path:
+    """A sound header and a page in the middle that is noise."""
+    store = make_store(tmp_path)
+    for number in range(50):
+        add_chat(store, str(number), "text " * 500)
+    store.close()
+    path = tmp_path / "chats.db"
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 4096] = b"\xa5" * 4096
+    path.write_bytes(content)
+    return path
+
+
+def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path):
+    path = make_damaged_database(tmp_path)
+    content = path.read_bytes()
+    (tmp_path / "chats.db-wal").write_bytes(b"")
+    with pytest.raises(DatabaseDamagedError) as caught:
+        make_store(tmp_path)
+    kept = caught.value.kept_as
+    assert kept is not None
+    assert kept.read_bytes() == content
+    assert not path.exists()
+
+
+def test_database_too_big_for_a_whole_check_is_opened_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert FULL_CHECK_BYTES > 1_000_000
+    make_damaged_database(tmp_path)
+    monkeypatch.setattr("app.database.FULL_CHECK_BYTES", 100)
+    store = make_store(tmp_path)
+    with pytest.raises(DatabaseDamagedError) as caught:
+        for number in range(50):
+            store.load(ConversationId(str(number)))
+    assert caught.value.kept_as is None
+    store.close()
+
+
+def test_damaged_file_that_cannot_be_moved_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "chats.db"
+    path.write_bytes(b"noise " * 1000)
+
+    def refuse(source: object, target: object) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr("app.database.os.rename", refuse)
+    with pytest.raises(DatabaseDamagedError, match="left as it is"):
+        make_store(tmp_path)
+    assert path.read_bytes() == b"noise " * 1000
+
+
+def test_database_in_a_folder_that_is_not_there_says_so(tmp_path: Path):
+    with pytest.raises(StorageError, match="cannot be opened") as caught:
+        make_store(tmp_path / "nowhere")
+    assert "--profile" in caught.value.hint
+
+
+def test_database_held_by_another_program_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.database.BUSY_TIMEOUT_MS", 0)
+    store = make_store(tmp_path)
+    other = sqlite3.connect(tmp_path / "chats.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match="Another program holds the file"):
+        add_chat(store, "a", "1")
+    other.execute("COMMIT")
+    other.close()
+    add_chat(store, "a", "1")
+    store.close()
+
+
+def test_disk_that_is_full_says_so_and_keeps_what_was_stored(tmp_path: Path):
+    store = make_store(tmp_path)
+    chat = add_chat(store, "a", "first message")
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+    with pytest.raises(StorageError, match="The disk is full") as caught:
+        store.add_message(chat.id, parent_id=chat.leaf_id, role="user", content="x" * 100_000)
+    assert caught.value.hint == "Free some space, then try again."
+    assert store.load(chat.id) == chat
+    store._connection.execute("PRAGMA max_page_count = 100000").fetchall()
+    store.add_message(chat.id, parent_id=chat.leaf_id, role="user", content="x" * 100_000)
+    store.close()
+
+
+def test_commit_that_fails_is_rolled_back(tmp_path: Path):
+    store = make_store(tmp_path)
+    store._connection.execute("PRAGMA defer_foreign_keys = ON")
+    with pytest.raises(StorageError, match="FOREIGN KEY"), store.transaction():
+        store._execute("PRAGMA defer_foreign_keys = ON", ())
+        store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
+    add_chat(store, "a", "1")
+    assert [chat.id for chat in store.conversations()] == ["a"]
+    store.close()
+
+
+def test_unknown_error_keeps_its_own_words(tmp_path: Path):
+    error = storage_error(sqlite3.OperationalError("odd thing"), tmp_path)
+    assert str(error).endswith("odd thing.")
+    assert error.hint == ""
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from app.conversation import Conversation, ConversationId
+from app.storage import ConversationStore
+
+store = ConversationStore(Path(sys.argv[1]))
+store.add_conversation(Conversation(ConversationId("a"), "t", 0.0, 0.0))
+parent = None
+for number in range(100_000):
+    message = store.add_message(
+        ConversationId("a"), parent_id=parent, role="user", content=f"message {number}"
+    )
+    parent = message.id
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+@pytest.mark.parametrize("num_seen", [1, 7, 40])
+def test_process_killed_while_writing_loses_no_message(tmp_path: Path, num_seen: int):
+    path = tmp_path / "chats.db"
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    for _ in range(num_seen):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    said = num_seen + len(process.stdout.read().split())
+    process.wait(10)
+    process.stdout.close()
+    store = ConversationStore(path)
+    chat = store.load(ConversationId("a"))
+    assert chat is not None
+    contents = [message.content for message in chat.path()]
+    assert contents == [f"message {number}" for number in range(len(contents))]
+    # The one after the last that was printed may have been committed, and not been said yet.
+    assert len(contents) in (said, said + 1)
+    store.close()
