@@ -76,6 +76,4 @@ def _image_runs(look: _Look, token: Token) -> Iterator[Run]:
 
 def _run(look: _Look, text: str) -> Run:
     link = look.href if look.href and is_openable(look.href) else None
-    return Run(
-        text, bold=look.bold > 0, italic=look.italic > 0, strike=look.strike > 0, link=link
-    )
+    return Run(text, bold=look.bold > 0, italic=look.italic > 0, strike=look.strike > 0, link=link)

@@ -1,0 +1,177 @@
+"""Colours for code: Pygments in small slices, so that no block of code holds up the window.
+
+No Qt here. Positions are characters of one line. Pygments can only start at the beginning, so a
+block that grows is coloured from the last line where a new top-level statement seems to start; once
+it is closed, everything is coloured once more from the top.
+"""
+
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+
+from pygments.lexer import Lexer
+from pygments.lexers import find_lexer_class, get_all_lexers
+from pygments.token import Token, _TokenType
+from pygments.util import ClassNotFound
+
+MAX_HIGHLIGHTED_CHARS = 200_000
+_MAX_LINE_CHARS = 4_000
+"""Longer lines are data, not code: they stay plain, and no regular expression runs over them."""
+
+LineColors = tuple[tuple[int, int, str], ...]
+"""(start, end, field of CodePalette) for one line."""
+
+_ROLES: tuple[tuple[_TokenType, str], ...] = (
+    (Token.Comment, "comment"),
+    (Token.Keyword.Type, "type"),
+    (Token.Keyword.Constant, "keyword"),
+    (Token.Keyword, "keyword"),
+    (Token.Name.Function, "name"),
+    (Token.Name.Tag, "name"),
+    (Token.Name.Attribute, "type"),
+    (Token.Name.Class, "type"),
+    (Token.Name.Exception, "type"),
+    (Token.Name.Builtin, "type"),
+    (Token.Name.Decorator, "name"),
+    (Token.Literal.Number, "number"),
+    (Token.Literal.String, "string"),
+    (Token.Operator.Word, "keyword"),
+    (Token.Operator, "operator"),
+    (Token.Punctuation, "operator"),
+)
+
+
+@lru_cache(maxsize=1)
+def _names_by_alias() -> dict[str, str]:
+    """Alias to lexer name, of Pygments' own lexers: plugins would be searched for on disk."""
+    found: dict[str, str] = {}
+    for name, aliases, _patterns, _types in get_all_lexers(plugins=False):
+        for alias in aliases:
+            found.setdefault(alias.lower(), name)
+    return found
+
+
+@lru_cache(maxsize=64)
+def language_name(language: str) -> str:
+    """The name of a language for people: "py" gives "Python"; unknown ones stay as written."""
+    return _names_by_alias().get(language.lower(), language) if language else "Text"
+
+
+@lru_cache(maxsize=16)
+def _lexer_for(language: str) -> Lexer | None:
+    name = _names_by_alias().get(language.lower())
+    if name is None or name == "Text only":
+        return None
+    try:
+        lexer_class = find_lexer_class(name)
+    except ClassNotFound:
+        return None
+    return lexer_class(ensurenl=False, stripnl=False) if lexer_class else None
+
+
+@lru_cache(maxsize=512)
+def _role_of(token_type: _TokenType) -> str | None:
+    for kind, role in _ROLES:
+        if token_type in kind:
+            return role
+    return None
+
+
+class Highlighter:
+    """Colours of one block of code, line by line.
+
+    Attributes:
+        colors: By line; shorter than the text while work is left.
+    """
+
+    def __init__(self, language: str) -> None:
+        self.colors: list[LineColors] = []
+        self._lexer = _lexer_for(language)
+        self._pass: Iterator[tuple[int, LineColors]] | None = None
+        self._restart_line = 0
+        self._num_lines_done = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the language is not known, so that nothing is ever coloured."""
+        return self._lexer is None
+
+    def start(self, lines: list[str], *, is_closed: bool) -> bool:
+        """Begin to colour `lines` if there is anything new; whether `work` has something to do."""
+        if self._lexer is None or self._pass is not None:
+            return self._pass is not None
+        if sum(map(len, lines)) > MAX_HIGHLIGHTED_CHARS:
+            return False
+        first = 0 if is_closed else self._restart_line
+        if len(lines) <= self._num_lines_done and not is_closed:
+            return False
+        self._pass = self._colored(lines[first:], first)
+        return True
+
+    def work(self, deadline: float) -> list[int]:
+        """Colour until `deadline` (perf_counter); the lines whose colours changed."""
+        changed: list[int] = []
+        while self._pass is not None:
+            step = next(self._pass, None)
+            if step is None:
+                self._pass = None
+                break
+            line, colors = step
+            self._num_lines_done = max(self._num_lines_done, line + 1)
+            if line < len(self.colors) and self.colors[line] == colors:
+                continue
+            self.colors += [()] * (line + 1 - len(self.colors))
+            self.colors[line] = colors
+            changed.append(line)
+            if time.perf_counter() > deadline:
+                break
+        return changed
+
+    @property
+    def is_working(self) -> bool:
+        """Whether `work` has something to do."""
+        return self._pass is not None
+
+    def _colored(self, lines: list[str], first: int) -> Iterator[tuple[int, LineColors]]:
+        """Yield every line with its colours; the lexer runs only as far as it is asked."""
+        if self._lexer is None:
+            return
+        text = "\n".join(line if len(line) <= _MAX_LINE_CHARS else "" for line in lines)
+        starts = [0]
+        for line in text.split("\n"):
+            starts.append(starts[-1] + len(line) + 1)
+        number = 0
+        spans: list[tuple[int, int, str]] = []
+        before: _TokenType | None = None
+        for index, token_type, value in self._lexer.get_tokens_unprocessed(text):
+            role = _role_of(token_type)
+            start, end = index, index + len(value)
+            while number < len(lines) and start >= starts[number + 1]:
+                yield first + number, tuple(spans)
+                spans = []
+                number += 1
+                self._note_restart(lines, number, first, before)
+            while role and number < len(lines) and end > starts[number + 1]:
+                spans.append((start - starts[number], starts[number + 1] - starts[number], role))
+                yield first + number, tuple(spans)
+                spans = []
+                number += 1
+                start = starts[number]
+            if role and number < len(lines) and start < end:
+                spans.append((start - starts[number], end - starts[number], role))
+            before = token_type
+        for rest in range(number, len(lines)):
+            yield first + rest, tuple(spans)
+            spans = []
+
+    def _note_restart(
+        self, lines: list[str], number: int, first: int, before: _TokenType | None
+    ) -> None:
+        """A line at the left edge after an empty one, not within a string or comment."""
+        if number < 1 or number >= len(lines) or lines[number - 1].strip():
+            return
+        is_inside = before is not None and (
+            before in Token.Literal.String or before in Token.Comment
+        )
+        if not is_inside and lines[number][:1].isalpha():
+            self._restart_line = max(self._restart_line, first + number)
