@@ -14,10 +14,10 @@ import hashlib
 import logging
 import mmap
 import os
-import struct
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,22 +25,16 @@ from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.byte_cursor import DAMAGED_HINT, INCOMPLETE_HINT, ByteCursor
 from inference.formats.file_kind import describe_foreign_file
 from inference.formats.gguf_types import TENSOR_TYPES, GgufTensor, GgufValue
+from inference.formats.gguf_values import MAX_KEY_BYTES, MetadataReader
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
 MAX_METADATA_ENTRIES = 2**16
 MAX_TENSORS = 2**17
-MAX_ARRAY_ITEMS = 2**23  # all arrays together; the largest vocabularies need under 2^20
-MAX_ARRAY_DEPTH = 3
-MAX_KEY_BYTES = 2**16 - 1  # the specification's limit
-MAX_STRING_BYTES = 2**26
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 2**20
 SAMPLE_BYTES = 256
-
-_TYPE_BOOL, _TYPE_STRING, _TYPE_ARRAY = 7, 8, 9
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 
 
 class GgufFile:
@@ -83,7 +77,7 @@ class GgufFile:
         try:
             cursor = ByteCursor(mapping, path)
             num_tensors, num_entries = _read_header(cursor, path)
-            metadata = _MetadataReader(cursor).read_all(num_entries)
+            metadata = MetadataReader(cursor).read_all(num_entries)
             _refuse_split_file(metadata, path)
             tensors = _read_tensor_table(cursor, num_tensors, _alignment(metadata, cursor), path)
         except BaseException:
@@ -107,9 +101,10 @@ class GgufFile:
         tensor = self.tensors[name]
         if self._mapping is None:
             raise ValueError("the file is closed")
-        return torch.frombuffer(
-            self._mapping, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset
-        )
+        # numpy holds the buffer, so that the mapping cannot go under a living tensor;
+        # torch.frombuffer would only hold the object.
+        data = np.frombuffer(self._mapping, np.uint8, tensor.num_bytes, tensor.offset)
+        return torch.from_numpy(data)
 
     def fingerprint(self) -> bytes:
         """Name these weights: a digest of metadata, tensor table, size, and samples of each tensor.
@@ -189,62 +184,6 @@ def _read_header(cursor: ByteCursor, path: Path) -> tuple[int, int]:
     return num_tensors, num_entries
 
 
-class _MetadataReader:
-    """Reads the metadata; counts array items over the whole file, so that memory is bounded."""
-
-    def __init__(self, cursor: ByteCursor) -> None:
-        self._cursor = cursor
-        self._items_left = MAX_ARRAY_ITEMS
-
-    def read_all(self, num_entries: int) -> dict[str, GgufValue]:
-        metadata: dict[str, GgufValue] = {}
-        cursor = self._cursor
-        for index in range(num_entries):
-            label = f"key of metadata entry {index}"
-            key = cursor.string(label, max_bytes=MAX_KEY_BYTES)
-            if not key:
-                raise cursor.fail(label, "is empty")
-            if key in metadata:
-                raise cursor.fail(f"metadata {key!r}", "is there twice")
-            type_id = cursor.u32(f"type of {key!r}")
-            metadata[key] = self._read_value(type_id, f"metadata {key!r}", depth=0)
-        return metadata
-
-    def _read_value(self, type_id: int, field: str, *, depth: int) -> GgufValue:
-        if type_id == _TYPE_STRING:
-            return self._cursor.string(field, max_bytes=MAX_STRING_BYTES)
-        if type_id == _TYPE_ARRAY:
-            return self._read_array(field, depth=depth + 1)
-        if type_id == _TYPE_BOOL:
-            return self._cursor.raw(1, field) != b"\0"
-        return self._read_numbers(type_id, 1, field)[0]
-
-    def _read_array(self, field: str, *, depth: int) -> list[GgufValue]:
-        cursor = self._cursor
-        if depth > MAX_ARRAY_DEPTH:
-            raise cursor.fail(field, f"arrays are nested deeper than {MAX_ARRAY_DEPTH}")
-        type_id = cursor.u32(f"item type of {field}")
-        count = cursor.u64(f"length of {field}")
-        cursor.need(count, f"{field}, an array of {count:,} items,")
-        if count > self._items_left:
-            raise cursor.fail(field, f"has {count:,} items; more than {MAX_ARRAY_ITEMS:,} in all")
-        self._items_left -= count
-        if type_id == _TYPE_STRING:
-            return list[GgufValue](cursor.strings(count, field))
-        if type_id == _TYPE_BOOL:
-            return [value != 0 for value in cursor.raw(count, field)]
-        if type_id == _TYPE_ARRAY:
-            return [self._read_array(field, depth=depth + 1) for _ in range(count)]
-        return self._read_numbers(type_id, count, field)
-
-    def _read_numbers(self, type_id: int, count: int, field: str) -> list[GgufValue]:
-        code = _NUMBERS.get(type_id)
-        if code is None:
-            raise self._cursor.fail(field, f"has the unknown value type {type_id}")
-        raw = self._cursor.raw(count * struct.calcsize(f"<{code}"), field)
-        return list(struct.unpack(f"<{count}{code}", raw))
-
-
 def _alignment(metadata: dict[str, GgufValue], cursor: ByteCursor) -> int:
     alignment = metadata.get("general.alignment", 32)
     if (
@@ -294,12 +233,12 @@ def _read_tensor_table(
 
 def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path) -> ModelFileError:
     name = next(n for n, t in tensors.items() if t.offset + t.num_bytes > size)
-    tensor = tensors[name]
-    if end > 2**50:
+    reach = tensors[name].offset + tensors[name].num_bytes
+    if reach > 2**50:
         return ModelFileError(
             path,
-            f"The data of tensor {name!r} should lie at byte {tensor.offset:,}, far behind the end "
-            f"of the file ({size:,} bytes).",
+            f"The data of tensor {name!r} should reach to byte {reach:,}, far behind the end of the "
+            f"file ({size:,} bytes).",
             hint=DAMAGED_HINT,
         )
     return ModelFileError(

@@ -8,22 +8,21 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from inference.config import DtypeName
-from inference.errors import ModelFileError
+from inference.errors import ChatTemplateError
 from inference.formats.gguf import GgufFile
-from inference.model import gguf_loading
+from inference.formats.safetensors_folder import check_folder
+from inference.model import folder_loading, gguf_loading
 from inference.model.gguf_models import plan_model
 from inference.model.memory import choose_dtype
 from inference.model.progress import LoadReporter, ProgressCallback
+from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
+from inference.text.tokenizer_folder import chat_template_from_folder, tokenizer_from_folder
 from inference.text.tokenizer_gguf import tokenizer_from_metadata
-
-if TYPE_CHECKING:
-    from inference.text.chat_template import ChatTemplate
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class LoadedModel:
 
     module: nn.Module
     tokenizer: Tokenizer
-    chat_template: "ChatTemplate | None"
+    chat_template: ChatTemplate | None
     name: str
     architecture: str
     quantization: str
@@ -80,9 +79,8 @@ def load_model(
     path = Path(path)
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
-    if path.is_dir():
-        raise ModelFileError(path, "Folders cannot be opened yet.")
-    loaded = _load_gguf(path, device, dtype, reporter)
+    load = _load_folder if path.is_dir() else _load_gguf
+    loaded = load(path, device, dtype, reporter)
     logger.info(
         "loaded %s (%s, %.0f million weights) in %.1f s",
         loaded.architecture,
@@ -129,9 +127,38 @@ def _load_gguf(
         )
 
 
-def _chat_template(source: object, tokenizer: Tokenizer) -> "ChatTemplate | None":
+def _load_folder(
+    path: Path, device: str, dtype_name: DtypeName, reporter: LoadReporter
+) -> LoadedModel:
+    reporter.begin("Reading the folder", until=0.05)
+    folder = check_folder(path)
+    model_type = folder_loading.check_config(folder)
+    dtype = choose_dtype(dtype_name, device, folder.num_parameters)
+    reporter.begin("Reading the vocabulary", until=0.15)
+    tokenizer = tokenizer_from_folder(path)
+    template = _chat_template(chat_template_from_folder(path), tokenizer)
+    reporter.begin("Loading weights", until=0.95)
+    module = folder_loading.load_folder(folder, model_type, device=device, dtype=dtype)
+    parameters = list(module.parameters())  # a tied weight is listed once
+    return LoadedModel(
+        module=module,
+        tokenizer=tokenizer,
+        chat_template=template,
+        name=folder_loading.folder_name(path),
+        architecture=model_type,
+        quantization=folder.weight_type,
+        num_parameters=sum(parameter.numel() for parameter in parameters),
+        weights_bytes=sum(parameter.nbytes for parameter in parameters),
+        model_context_tokens=folder_loading.context_tokens(module),
+        fingerprint=folder.fingerprint() + str(dtype).encode(),
+    )
+
+
+def _chat_template(source: object, tokenizer: Tokenizer) -> ChatTemplate | None:
     if not isinstance(source, str) or not source.strip():
         return None
-    from inference.text.chat_template import ChatTemplate
-
-    return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token)
+    try:
+        return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token)
+    except ChatTemplateError as error:
+        logger.warning("the model's chat template cannot be used: %s", error)
+        return None

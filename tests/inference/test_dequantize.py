@@ -1,5 +1,6 @@
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from gguf import GGMLQuantizationType
@@ -8,6 +9,7 @@ from inference.formats import dequantize as module
 from inference.formats.dequantize import can_dequantize, dequantize
 from inference.formats.gguf_types import TENSOR_TYPES, TENSOR_TYPES_BY_NAME
 
+Blocks = npt.NDArray[np.uint8]
 BLOCK_TYPES = [
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 ]  # fmt: skip
@@ -18,8 +20,8 @@ SCALE_OFFSETS = {
 }  # fmt: skip
 
 
-def make_blocks(type_name, num_blocks, scales, seed=0):
-    rng = np.random.default_rng(seed)
+def make_blocks(type_name: str, num_blocks: int, scales: list[float]) -> Blocks:
+    rng = np.random.default_rng(0)
     size = TENSOR_TYPES_BY_NAME[type_name].block_bytes
     blocks = rng.integers(0, 256, (num_blocks, size), dtype=np.uint8)
     for start in SCALE_OFFSETS[type_name]:
@@ -28,11 +30,14 @@ def make_blocks(type_name, num_blocks, scales, seed=0):
     return blocks
 
 
-def oracle(blocks, type_name):
-    return gguf.quants.dequantize(blocks, GGMLQuantizationType[type_name])
+def oracle(blocks: Blocks, type_name: str) -> npt.NDArray[np.float32]:
+    result: npt.NDArray[np.float32] = gguf.quants.dequantize(
+        blocks, GGMLQuantizationType[type_name]
+    )
+    return result
 
 
-def ours(blocks, type_name, dtype=torch.float32):
+def ours(blocks: Blocks, type_name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     shape = (blocks.shape[0], TENSOR_TYPES_BY_NAME[type_name].block_elements)
     return dequantize(torch.from_numpy(blocks.reshape(-1)), type_name, shape, dtype)
 

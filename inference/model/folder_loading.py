@@ -1,0 +1,145 @@
+"""Loads the weights of a Hugging Face folder through transformers. Thread of the load.
+
+Local files only; no code from the folder is run; pickled weights are never opened.
+"""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from inference.errors import ModelFileError, UnsupportedModelError
+from inference.formats.safetensors_folder import ModelFolder
+from inference.text.json_file import read_json_object
+
+logger = logging.getLogger(__name__)
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_UNKNOWN_CONTEXT_TOKENS = 4096
+_ANOTHER = "Choose another model."
+_LIBRARY_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError,
+    ZeroDivisionError,
+)  # fmt: skip  # what transformers raises for configurations and weights that it cannot use
+
+
+def check_config(folder: ModelFolder) -> str:
+    """Look at config.json before transformers is imported; give the model type.
+
+    Raises:
+        ModelFileError: It is broken or names no model type.
+        UnsupportedModelError: Quantised weights, or no decoder-only language model.
+    """
+    path = folder.path / "config.json"
+    config = read_json_object(path)
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise ModelFileError(path, "It names no 'model_type'.", hint=_ANOTHER)
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, dict):
+        method = str(quantization.get("quant_method", "unknown"))[:40]
+        raise UnsupportedModelError(
+            folder.path,
+            f"The weights are quantised with {method!r}, which Quire cannot open.",
+            hint="Look for the original model, or for a GGUF file of it.",
+        )
+    if config.get("is_encoder_decoder") is True:
+        raise UnsupportedModelError(
+            folder.path, f"{model_type[:40]!r} is an encoder-decoder model, not a chat model.",
+            hint=_ANOTHER,
+        )  # fmt: skip
+    return model_type
+
+
+def load_folder(
+    folder: ModelFolder, model_type: str, *, device: str, dtype: torch.dtype
+) -> nn.Module:
+    """Load the model of a checked folder onto a device.
+
+    Raises:
+        ModelFileError: Weights are missing, or do not fit the configuration.
+        UnsupportedModelError: transformers knows no causal model of this kind.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # our own progress goes to the window
+    try:
+        config = AutoConfig.from_pretrained(
+            folder.path, local_files_only=True, trust_remote_code=False
+        )
+        _check_class(folder.path, model_type, config)
+        module, report = AutoModelForCausalLM.from_pretrained(
+            folder.path,
+            config=config,
+            dtype=dtype,
+            device_map=None if device == "cpu" else {"": device},
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except _LIBRARY_ERRORS as error:
+        raise ModelFileError(
+            folder.path, f"transformers cannot load it: {_first_line(error)}", hint=_ANOTHER
+        ) from error
+    _check_report(folder.path, report)
+    module.requires_grad_(False)
+    model: nn.Module = module.eval()
+    return model
+
+
+def context_tokens(module: nn.Module) -> int:
+    """Tell how many tokens the model was made for."""
+    config = module.config.get_text_config()  # type: ignore[operator, union-attr]  # a transformers model
+    for key in _CONTEXT_KEYS:
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    logger.warning("the model does not say its context length")
+    return _UNKNOWN_CONTEXT_TOKENS
+
+
+def folder_name(path: Path) -> str:
+    """Give a name for people; in a Hugging Face cache the folder itself is named by a hash."""
+    path = path.resolve()
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        return path.parent.parent.name.rpartition("--")[2]
+    return path.name
+
+
+def _check_class(path: Path, model_type: str, config: object) -> None:
+    """Refuse what has no causal head: transformers would invent random weights for it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    wanted = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    stored = getattr(config, "architectures", None) or []
+    if wanted is None or (stored and wanted.lower() not in {str(n).lower() for n in stored}):
+        name = str(stored[0]) if stored else model_type
+        raise UnsupportedModelError(
+            path, f"{name[:60]!r} is not a language model that Quire can chat with.", hint=_ANOTHER
+        )
+
+
+def _check_report(path: Path, report: dict[str, object]) -> None:
+    for key, words in (
+        ("missing_keys", "is missing"),
+        ("mismatched_keys", "has a shape that does not fit the configuration"),
+    ):
+        names = report.get(key)
+        if isinstance(names, list | set | tuple) and names:
+            first = sorted(str(name[0] if isinstance(name, tuple) else name) for name in names)[0]
+            raise ModelFileError(
+                path,
+                f"The tensor {first!r} {words} (one of {len(names)}).",
+                hint="Download the model again, all its files from one place.",
+            )
+    unexpected = report.get("unexpected_keys")
+    if isinstance(unexpected, list | set | tuple) and unexpected:
+        logger.warning("%d tensors of the folder have no use", len(unexpected))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,207 @@
+"""Writes small GGUF files: twins of transformers models, with llama.cpp's own package, and raw bytes.
+
+Names and changes of tensors come from the `gguf` package and from the rules of llama.cpp's
+converter, not from our own tables, so that a twin is an independent check of those.
+"""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFWriter
+from transformers import PreTrainedModel
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+_ARCHITECTURES = {
+    "mistral": "llama",
+    "gemma3_text": "gemma3",
+}
+_INTERLEAVED = ("llama", "granite")
+_ONE_ADDED = ("gemma2", "gemma3")
+
+
+def write_twin(
+    module: PreTrainedModel,
+    path: Path,
+    *,
+    quantization: str = "F32",
+    extra: Mapping[str, object] | None = None,
+    extra_tensors: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    drop_tensors: tuple[str, ...] = (),
+    drop_keys: tuple[str, ...] = (),
+) -> Path:
+    """Write a model as a GGUF file.
+
+    Args:
+        module: A tiny transformers model.
+        path: Where to write.
+        quantization: Type of the matrices whose rows are whole blocks; all else is F32.
+        extra: More metadata; numbers, text or lists.
+        extra_tensors: More tensors, or replacements, by GGUF name.
+        drop_tensors: GGUF names to leave out.
+        drop_keys: Metadata keys to leave out.
+    """
+    config = module.config
+    architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
+    writer = GGUFWriter(path, architecture)
+    values = {**_config_metadata(config, architecture), **_vocabulary(config), **(extra or {})}
+    for key, value in values.items():
+        if key not in drop_keys:
+            _add_value(writer, key, value)
+    tensors = {**_twin_tensors(module, architecture), **(extra_tensors or {})}
+    for name, array in tensors.items():
+        if name not in drop_tensors:
+            _add_tensor(writer, name, array, quantization)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _config_metadata(config: object, architecture: str) -> dict[str, object]:
+    names = {
+        "max_position_embeddings": "context_length",
+        "hidden_size": "embedding_length",
+        "num_hidden_layers": "block_count",
+        "intermediate_size": "feed_forward_length",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "embedding_multiplier": "embedding_scale",
+        "residual_multiplier": "residual_scale",
+        "attention_multiplier": "attention.scale",
+        "logits_scaling": "logit_scale",
+    }
+    values: dict[str, object] = {"general.name": "Twin"}
+    for ours, theirs in names.items():
+        if getattr(config, ours, None) is not None:
+            values[f"{architecture}.{theirs}"] = getattr(config, ours)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads  # type: ignore[attr-defined]  # any transformers config
+    values[f"{architecture}.attention.key_length"] = head_dim
+    values[f"{architecture}.attention.value_length"] = head_dim
+    values[f"{architecture}.rope.dimension_count"] = head_dim
+    rope = config.rope_parameters  # type: ignore[attr-defined]  # any transformers config
+    whole = rope.get("full_attention", rope)
+    values[f"{architecture}.rope.freq_base"] = float(whole["rope_theta"])
+    if architecture in _ONE_ADDED:
+        values[f"{architecture}.attention.sliding_window"] = config.sliding_window  # type: ignore[attr-defined]  # Gemma has it
+    return values
+
+
+def _vocabulary(config: object) -> dict[str, object]:
+    """Three control tokens, then the printable ASCII characters, then fillers."""
+    size: int = config.vocab_size  # type: ignore[attr-defined]  # any transformers config
+    letters = [chr(code) for code in range(33, 127)]
+    names = ["<pad>", "<s>", "</s>", *letters, *(f"filler{i}" for i in range(size))][:size]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.token_type": [3, 3, 3, *([1] * (size - 3))],
+        "tokenizer.ggml.merges": ["a b", "c d"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _add_value(writer: GGUFWriter, key: str, value: object) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
+    else:
+        raise TypeError(f"{key}: {type(value)}")
+
+
+def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.NDArray[np.float32]]:
+    config = module.config
+    arch_id = next(i for i, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    name_map = gguf.get_tensor_name_map(arch_id, config.num_hidden_layers)
+    tensors = {}
+    for name, parameter in module.named_parameters():
+        array = parameter.detach().float().numpy().copy()
+        if architecture in _INTERLEAVED and ".q_proj." in name:
+            array = _interleave(array, config.num_attention_heads)
+        if architecture in _INTERLEAVED and ".k_proj." in name:
+            array = _interleave(array, config.num_key_value_heads)
+        if architecture in _ONE_ADDED and name.endswith("norm.weight"):
+            array += 1
+        tensors[name_map.get_name(name, try_suffixes=(".weight", ".bias"))] = array
+    return tensors
+
+
+def _interleave(array: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+    """What llama.cpp's converter does to q and k of models that it rotates in pairs."""
+    halves = array.reshape(num_heads, 2, array.shape[0] // num_heads // 2, *array.shape[1:])
+    return halves.swapaxes(1, 2).reshape(array.shape)
+
+
+def _add_tensor(
+    writer: GGUFWriter, name: str, array: npt.NDArray[np.float32], quantization: str
+) -> None:
+    kind = GGMLQuantizationType[quantization]
+    block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
+    if kind == GGMLQuantizationType.F32 or array.ndim < 2 or array.shape[-1] % block_elements:
+        writer.add_tensor(name, array)
+        return
+    writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+
+
+# Raw bytes, for files that no writer would make.
+
+
+def raw_string(text: str | bytes, *, length: int | None = None) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(data) if length is None else length) + data
+
+
+def raw_entry(key: str, type_id: int, value: bytes) -> bytes:
+    return raw_string(key) + struct.pack("<I", type_id) + value
+
+
+def raw_array(type_id: int, count: int, items: bytes) -> bytes:
+    return struct.pack("<IQ", type_id, count) + items
+
+
+def raw_tensor(
+    name: str, sizes: tuple[int, ...], *, type_id: int = 0, offset: int = 0, dims: int | None = None
+) -> bytes:
+    dims = len(sizes) if dims is None else dims
+    head = raw_string(name) + struct.pack("<I", dims)
+    return head + struct.pack(f"<{len(sizes)}Q", *sizes) + struct.pack("<IQ", type_id, offset)
+
+
+def raw_gguf(
+    entries: list[bytes],
+    tensors: list[bytes],
+    data: bytes = b"",
+    *,
+    version: int = 3,
+    num_entries: int | None = None,
+    num_tensors: int | None = None,
+) -> bytes:
+    """Join the parts; the counts may lie."""
+    head = b"GGUF" + struct.pack(
+        "<IQQ",
+        version,
+        len(tensors) if num_tensors is None else num_tensors,
+        len(entries) if num_entries is None else num_entries,
+    )
+    table = head + b"".join(entries) + b"".join(tensors)
+    return table + bytes(-len(table) % 32) + data
