@@ -1,0 +1,155 @@
+"""Blocks against the reference, and the parts that attention is put together from."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference.attention.base import Extent, LayerCall, Span, cut_extents, extents_of
+from inference.attention.blocks import BlocksAttention
+from inference.attention.partial import attend_all, attend_causal, attend_edge, merge
+from inference.attention.reference import ReferenceAttention
+from inference.kv_cache.tensors import KeyValues
+
+H, KH, D, P = 6, 2, 16, 8
+
+
+def test_extents_of_consecutive_blocks_are_one_run():
+    assert extents_of([3, 4, 5, 9, 2, 3], 8, 45) == (
+        Extent(24, 24),
+        Extent(72, 8),
+        Extent(16, 13),
+    )
+
+
+def test_extents_of_more_blocks_than_tokens_end_at_the_last_token():
+    assert extents_of([7, 1], 8, 3) == (Extent(56, 3),)
+
+
+def test_cut_extents_takes_the_tokens_asked_for():
+    extents = (Extent(24, 24), Extent(72, 8), Extent(16, 13))
+    assert cut_extents(extents, 20, 34) == [Extent(44, 4), Extent(72, 8), Extent(16, 2)]
+    assert cut_extents(extents, 24, 24) == []
+
+
+def make_parts(num_keys: int, num_rows: int, *, seed: int = 0) -> tuple[Tensor, KeyValues]:
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(1, H, num_rows, D, generator=generator)
+    keys, values = (torch.randn(1, KH, num_keys, D, generator=generator) for _ in range(2))
+    return query, KeyValues(keys, values)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_merge_of_parts_is_attention_over_all(softcap: float | None):
+    query, past = make_parts(50, 3)
+    call = LayerCall(0.25, softcap=softcap)
+    cuts = [KeyValues(past.keys[:, :, a:b], past.values[:, :, a:b]) for a, b in ((0, 7), (7, 50))]
+    whole = attend_all(query, past, call).out
+    merged = merge([attend_all(query, cut, call) for cut in cuts])
+    torch.testing.assert_close(merged, whole, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_attend_edge_row_that_sees_nothing_counts_for_nothing(softcap: float | None):
+    query, edge = make_parts(3, 4)
+    part = attend_edge(query, edge, LayerCall(0.25, softcap=softcap))
+    assert torch.equal(part.lse[0, :, 3], torch.full((H,), -torch.inf))
+    assert torch.equal(part.out[0, :, 3], torch.zeros(H, D))
+    last_but_one = KeyValues(edge.keys[:, :, 2:], edge.values[:, :, 2:])
+    alone = attend_all(query[:, :, 2:3], last_but_one, LayerCall(0.25, softcap=softcap))
+    torch.testing.assert_close(part.out[:, :, 2:3], alone.out)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_attend_causal_first_row_sees_itself_only(softcap: float | None):
+    query, new = make_parts(5, 5)
+    part = attend_causal(query, new, LayerCall(0.25, softcap=softcap))
+    values = new.values.repeat_interleave(H // KH, dim=1)
+    torch.testing.assert_close(part.out[:, :, 0], values[:, :, 0])
+    expected = attend_all(query[:, :, 4:5], new, LayerCall(0.25, softcap=softcap))
+    torch.testing.assert_close(part.out[:, :, 4:5], expected.out, atol=1e-6, rtol=1e-5)
+
+
+def make_step(
+    lengths: list[tuple[int, int]], *, dtype: torch.dtype, is_scattered: bool
+) -> tuple[list[Span], Tensor, KeyValues, KeyValues]:
+    """Spans of (start, new tokens); slots that nobody owns are NaN."""
+    generator = torch.Generator().manual_seed(len(lengths))
+    num_blocks = sum(-(-(start + rows) // P) for start, rows in lengths) + 5
+    order = torch.randperm(num_blocks, generator=generator).tolist()
+    free = iter(order if is_scattered else range(num_blocks))
+    shape = (num_blocks * P, KH, D)
+    past = KeyValues(*(torch.full(shape, torch.nan).to(dtype) for _ in range(2)))
+    spans, owned, row = [], [], 0
+    for start, rows in lengths:
+        table = list(itertools.islice(free, -(-(start + rows) // P)))
+        slots = torch.tensor([table[i // P] * P + i % P for i in range(start + rows)])
+        for tensor in past:
+            tensor[slots] = torch.randn(len(slots), KH, D, generator=generator).to(dtype)
+        spans.append(Span(row, rows, start, extents_of(table, P, start + rows)))
+        owned.append(slots[start:])
+        row += rows
+    query = torch.randn(1, H, row, D, generator=generator)
+    new = KeyValues(*(t[torch.cat(owned)].float().transpose(0, 1).unsqueeze(0) for t in past))
+    return spans, query, new, past
+
+
+SHAPES = {
+    "one decode": [(70, 1)],
+    "first token": [(0, 1)],
+    "cold chunk": [(0, 40)],
+    "chunk with past": [(23, 9)],
+    "long past": [(1100, 5)],
+    "two decodes and a chunk": [(70, 1), (8, 1), (33, 150)],
+    "block edges": [(7, 1), (8, 8), (9, 7), (16, 1)],
+}
+
+
+@pytest.mark.parametrize("is_scattered", [False, True], ids=["consecutive", "scattered"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("softcap", [None, 3.0], ids=["plain", "softcap"])
+@pytest.mark.parametrize("window", [None, 1, 2, 8, 30, 200])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_equal_the_reference(
+    shape: str, window: int | None, softcap: float | None, dtype: torch.dtype, is_scattered: bool
+):
+    spans, query, new, past = make_step(SHAPES[shape], dtype=dtype, is_scattered=is_scattered)
+    call = LayerCall(0.25, window, softcap)
+    results = []
+    for backend in (BlocksAttention(), ReferenceAttention()):
+        backend.begin_step(spans)
+        results.append(backend.attend(query, new, past, call))
+    torch.testing.assert_close(results[0], results[1], atol=3e-6, rtol=1e-5)
+
+
+def test_blocks_next_step_forgets_the_plan_of_the_last():
+    backend = BlocksAttention()
+    for lengths in ([(20, 1)], [(21, 1)], [(60, 4)]):
+        spans, query, new, past = make_step(lengths, dtype=torch.float16, is_scattered=True)
+        backend.begin_step(spans)
+        reference = ReferenceAttention()
+        reference.begin_step(spans)
+        call = LayerCall(0.25)
+        torch.testing.assert_close(
+            backend.attend(query, new, past, call),
+            reference.attend(query, new, past, call),
+            atol=3e-6,
+            rtol=1e-5,
+        )
+
+
+def test_blocks_of_two_geometries_share_a_step():
+    spans, query, new, past = make_step([(40, 3)], dtype=torch.float16, is_scattered=True)
+    narrow = KeyValues(*(tensor[:, :1].contiguous() for tensor in past))
+    narrow_new = KeyValues(*(tensor[:, :1] for tensor in new))
+    backend, reference = BlocksAttention(), ReferenceAttention()
+    for each in (backend, reference):
+        each.begin_step(spans)
+    for own, blocks in ((new, past), (narrow_new, narrow)):
+        torch.testing.assert_close(
+            backend.attend(query, own, blocks, LayerCall(0.25)),
+            reference.attend(query, own, blocks, LayerCall(0.25)),
+            atol=3e-6,
+            rtol=1e-5,
+        )

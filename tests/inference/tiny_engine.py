@@ -1,0 +1,103 @@
+"""An engine around a tiny seeded model, with a tokenizer of bytes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import models, pre_tokenizers
+from transformers import PreTrainedModel
+
+from inference.config import EngineConfig
+from inference.engine import Clock, Engine
+from inference.engine_loading import EngineParts, load_parts
+from inference.model.loader import LoadedModel
+from inference.request import RequestId, StepOutput
+from inference.text.chat_template import ChatTemplate
+from inference.text.tokenizer import Markup, SpacePrefix, Tokenizer, TurnTokens
+from inference.text.vocabulary import BYTE_ALPHABET, Vocabulary
+from tests.inference.tiny_models import VOCAB_SIZE, make_module
+
+CONTROL = ("<pad>", "<s>", "</s>", "<turn>")
+BOS_ID, EOS_ID, TURN_ID = 1, 2, 3
+TEMPLATE = (
+    "<s>{% for m in messages %}<turn>{{ m.role }}:{{ m.content }}{% endfor %}<turn>assistant:"
+)
+
+
+def make_tokenizer(*, eos_ids: Sequence[int] = (EOS_ID,)) -> Tokenizer:
+    """One id per byte: byte b is 4 + its place in the byte alphabet."""
+    pieces = [*CONTROL, *BYTE_ALPHABET]
+    assert len(pieces) == VOCAB_SIZE
+    plain = {piece: token_id for token_id, piece in enumerate(pieces) if piece not in CONTROL}
+    core = tokenizers.Tokenizer(models.BPE(vocab=plain, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    control = {name: token_id for token_id, name in enumerate(CONTROL)}
+    return Tokenizer(
+        core,
+        Vocabulary(pieces, is_byte_level=True, literal_ids=control.values()),
+        Markup(control),
+        turns=TurnTokens(BOS_ID, EOS_ID, frozenset(eos_ids), add_bos=True),
+        prefix=SpacePrefix(),
+    )
+
+
+def make_loaded(
+    family: str = "llama",
+    *,
+    eos_ids: Sequence[int] = (),
+    template: str | None = TEMPLATE,
+    seed: int = 0,
+    context_tokens: int = 512,
+) -> LoadedModel:
+    """A loaded tiny model; without `eos_ids` no reply ends by itself."""
+    tokenizer = make_tokenizer(eos_ids=eos_ids)
+    module: PreTrainedModel = make_module(family, seed=seed)
+    return LoadedModel(
+        module=module,
+        tokenizer=tokenizer,
+        chat_template=None if template is None else ChatTemplate(template, "<s>", "</s>"),
+        name="Tiny",
+        architecture=family,
+        quantization="F32",
+        num_parameters=module.num_parameters(),
+        weights_bytes=4 * module.num_parameters(),
+        model_context_tokens=context_tokens,
+        fingerprint=f"{family} {seed}".encode(),
+    )
+
+
+def make_parts(loaded: LoadedModel | None = None, **config: object) -> EngineParts:
+    """Parts of an engine; small blocks unless told otherwise."""
+    loaded = loaded or make_loaded()
+    values: dict[str, object] = {"block_size": 8, "num_threads": 1, "device": "cpu", **config}
+    return load_parts(
+        Path("tiny"),
+        EngineConfig(**values),  # type: ignore[arg-type]  # fields of tests, checked by the class
+        None,
+        load=lambda path, **options: loaded,
+    )
+
+
+def make_engine(
+    loaded: LoadedModel | None = None, *, clock: Clock | None = None, **config: object
+) -> Engine:
+    """An engine over a tiny model."""
+    parts = make_parts(loaded, **config)
+    return Engine(parts) if clock is None else Engine(parts, clock=clock)
+
+
+def run_until_idle(engine: Engine) -> dict[RequestId, list[StepOutput]]:
+    """Step until nothing is left; outputs by request."""
+    outputs: dict[RequestId, list[StepOutput]] = {}
+    while engine.has_work:
+        for output in engine.step():
+            outputs.setdefault(output.request_id, []).append(output)
+    return outputs
+
+
+def sampled_ids(outputs: Sequence[StepOutput]) -> list[int]:
+    return [token_id for output in outputs for token_id in output.token_ids]
+
+
+def shown_text(outputs: Sequence[StepOutput]) -> str:
+    return "".join(output.text for output in outputs)
