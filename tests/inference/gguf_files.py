@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedModel
 
 CHAT_TEMPLATE = (
@@ -98,16 +99,18 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
 
 
 def _vocabulary(config: object) -> dict[str, object]:
-    """Three control tokens, then the printable ASCII characters, then fillers."""
+    """Three control tokens, the 256 bytes, one merged piece, then fillers."""
     size: int = config.vocab_size  # type: ignore[attr-defined]  # any transformers config
-    letters = [chr(code) for code in range(33, 127)]
-    names = ["<pad>", "<s>", "</s>", *letters, *(f"filler{i}" for i in range(size))][:size]
+    if size < 260:
+        raise ValueError("the vocabulary is too small for every byte")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<pad>", "<s>", "</s>", *letters, "ab", *(f"filler{i}" for i in range(size - 260))]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.tokens": names,
         "tokenizer.ggml.token_type": [3, 3, 3, *([1] * (size - 3))],
-        "tokenizer.ggml.merges": ["a b", "c d"],
+        "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.chat_template": CHAT_TEMPLATE,

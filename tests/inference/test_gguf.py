@@ -137,7 +137,7 @@ def test_tensor_data_written_to_leaves_file_unchanged(tmp_path):
 
 
 def test_fingerprint_of_equal_files_is_equal_and_changes_with_any_part(tmp_path):
-    def fingerprint(entry, data, name):
+    def fingerprint(entry: bytes, data: bytes, name: str) -> bytes:
         path = tmp_path / name
         path.write_bytes(raw_gguf([entry], [raw_tensor("a", (300,))], data))
         with GgufFile.read(path) as file:
