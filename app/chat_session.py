@@ -5,13 +5,12 @@ Pure Python, GUI thread. Reads and writes the store, sends commands to the engin
 stored before the engine sees it; a reply goes on in the background when another chat is opened.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
+from app.announcer import Announcer
 from app.conversation import (
     ChatSettings,
     Conversation,
@@ -20,7 +19,6 @@ from app.conversation import (
     Message,
     MessageId,
 )
-from app.errors import StorageError
 from app.messages import Command, Event, Failure
 from app.prompting import title_from
 from app.reply_desk import ReplyDesk
@@ -58,11 +56,7 @@ __all__ = [
     "StorageFailed",
 ]
 
-logger = logging.getLogger(__name__)
-
 MAX_TITLE_CHARS = 200
-
-T = TypeVar("T")
 
 
 class ChatSession:
@@ -88,18 +82,18 @@ class ChatSession:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._listeners: list[Callable[[SessionChange], None]] = []
+        self._announcer = Announcer()
         self._conversation: Conversation | None = None
         self._draft_settings = ChatSettings()
         self._deleted: ConversationId | None = None
         self._deleted_was_shown = False
+        self._is_closed = False
         self._plain_text_chats: set[ConversationId] = set()
         self._desk = ReplyDesk(
             store,
             settings,
             post=post,
-            notify=self._notify,
-            storage_failed=self._storage_failed,
+            announcer=self._announcer,
             settled=self._reply_settled,
             is_shown=self._is_shown,
             clock=clock,
@@ -107,8 +101,7 @@ class ChatSession:
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
         """Tell `listener` of every change from now on; call the result to end that."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._announcer.subscribe(listener)
 
     # ------------------------------------------------------------------ what is there
 
@@ -139,11 +132,11 @@ class ChatSession:
 
     def conversations(self) -> list[ConversationSummary]:
         """All chats, the last used first."""
-        return self._stored(self._store.conversations) or []
+        return self._announcer.stored(self._store.conversations) or []
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""
-        return self._stored(lambda: self._store.search(text)) or []
+        return self._announcer.stored(lambda: self._store.search(text)) or []
 
     # ------------------------------------------------------------------ chats
 
@@ -154,9 +147,9 @@ class ChatSession:
 
     def open_chat(self, conversation_id: ConversationId) -> None:
         """Show a chat; a reply of the one before goes on in the background."""
-        conversation = self._stored(lambda: self._store.load(conversation_id))
+        conversation = self._announcer.stored(lambda: self._store.load(conversation_id))
         if conversation is None:
-            self._notify(ConversationsChanged())
+            self._announcer.notify(ConversationsChanged())
             return
         for message in list(conversation.messages.values()):
             if message.status == "streaming":
@@ -169,15 +162,17 @@ class ChatSession:
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
         title = " ".join(title.split())[:MAX_TITLE_CHARS]
-        if not title or not self._done(lambda: self._store.rename(conversation_id, title)):
+        if not title or not self._announcer.done(
+            lambda: self._store.rename(conversation_id, title)
+        ):
             return
         if self._conversation is not None and self._conversation.id == conversation_id:
             self._conversation = replace(self._conversation, title=title)
-        self._notify(ConversationsChanged())
+        self._announcer.notify(ConversationsChanged())
 
     def delete_chat(self, conversation_id: ConversationId) -> None:
         """Take a chat off the list and end its replies; `undo_delete` brings it back."""
-        if not self._done(lambda: self._store.delete(conversation_id)):
+        if not self._announcer.done(lambda: self._store.delete(conversation_id)):
             return
         self._deleted = conversation_id
         self._deleted_was_shown = (
@@ -187,15 +182,15 @@ class ChatSession:
             self.new_chat()
         for live in self._desk.replies_of(conversation_id):
             self._desk.abandon(live)
-        self._notify(ConversationsChanged())
+        self._announcer.notify(ConversationsChanged())
 
     def undo_delete(self) -> None:
         """Bring the last deleted chat back; show it if it was shown then."""
         deleted = self._deleted
-        if deleted is None or not self._done(lambda: self._store.restore(deleted)):
+        if deleted is None or not self._announcer.done(lambda: self._store.restore(deleted)):
             return
         self._deleted = None
-        self._notify(ConversationsChanged())
+        self._announcer.notify(ConversationsChanged())
         if self._deleted_was_shown:
             self.open_chat(deleted)
 
@@ -204,7 +199,7 @@ class ChatSession:
         conversation = self._conversation
         if conversation is None:
             self._draft_settings = settings
-        elif self._done(lambda: self._store.set_settings(conversation.id, settings)):
+        elif self._announcer.done(lambda: self._store.set_settings(conversation.id, settings)):
             self._conversation = replace(conversation, settings=settings)
 
     # ------------------------------------------------------------------ messages
@@ -248,7 +243,7 @@ class ChatSession:
         if conversation is None or message_id not in conversation.messages:
             return
         leaf_id = conversation.newest_leaf_below(message_id)
-        if self._done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
+        if self._announcer.done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
             self._show_branch(leaf_id)
 
     def stop(self) -> None:
@@ -277,13 +272,15 @@ class ChatSession:
 
     def handle_event(self, event: Event) -> None:
         """Take an event of the engine thread, on the GUI thread."""
-        self._desk.handle(event)
+        if not self._is_closed:
+            self._desk.handle(event)
 
     def close(self) -> None:
         """End all replies, store everything, forget deleted chats for good."""
+        self._is_closed = True
         self._desk.abandon_all()
         self._settings.flush()
-        self._done(self._store.purge_deleted)
+        self._announcer.done(self._store.purge_deleted)
         self._store.close()
 
     # ------------------------------------------------------------------ inside
@@ -306,7 +303,7 @@ class ChatSession:
                     chat.id, parent_id=parent_id, role="user", content=text
                 )
 
-        message = self._stored(store)
+        message = self._announcer.stored(store)
         if message is None:
             return False
         chat = chat.with_message(message, as_leaf=True)
@@ -314,8 +311,8 @@ class ChatSession:
             self._show(chat)
         else:
             self._conversation = chat
-            self._notify(MessageAdded(message))
-        self._notify(ConversationsChanged())
+            self._announcer.notify(MessageAdded(message))
+        self._announcer.notify(ConversationsChanged())
         self._ask_for_reply(message.id)
         return True
 
@@ -332,7 +329,7 @@ class ChatSession:
     def _ask_for_reply(self, question_id: MessageId) -> None:
         conversation = self._conversation
         assert conversation is not None, "a reply belongs to the chat that is shown"
-        reply = self._stored(
+        reply = self._announcer.stored(
             lambda: self._store.add_message(
                 conversation.id,
                 parent_id=question_id,
@@ -347,7 +344,7 @@ class ChatSession:
     def _begin(self, reply: Message) -> None:
         assert self._conversation is not None, "a reply belongs to the chat that is shown"
         self._conversation = self._conversation.with_message(reply, as_leaf=True)
-        self._notify(ReplyStarted(reply))
+        self._announcer.notify(ReplyStarted(reply))
         self._desk.start(
             reply,
             self._conversation,
@@ -364,7 +361,7 @@ class ChatSession:
 
     def _show(self, conversation: Conversation | None) -> None:
         self._conversation = conversation
-        self._notify(ConversationShown(conversation))
+        self._announcer.notify(ConversationShown(conversation))
 
     def _show_branch(self, leaf_id: MessageId) -> None:
         conversation = self.conversation
@@ -378,29 +375,4 @@ class ChatSession:
         conversation = self._conversation
         if conversation is not None and conversation.id == message.conversation_id:
             self._conversation = conversation.with_message(message)
-            self._notify(MessageChanged(message, failure))
-
-    def _stored(self, action: Callable[[], T]) -> T | None:
-        """What `action` gives; None, and the person was told, when the store refused."""
-        try:
-            return action()
-        except StorageError as error:
-            self._storage_failed(error)
-            return None
-
-    def _done(self, action: Callable[[], object]) -> bool:
-        """Whether the store did it; if not, the person was told."""
-        try:
-            action()
-        except StorageError as error:
-            self._storage_failed(error)
-            return False
-        return True
-
-    def _storage_failed(self, error: StorageError) -> None:
-        logger.error("Storage failed: %s", error)
-        self._notify(StorageFailed(str(error), error.hint))
-
-    def _notify(self, change: SessionChange) -> None:
-        for listener in list(self._listeners):
-            listener(change)
+            self._announcer.notify(MessageChanged(message, failure))

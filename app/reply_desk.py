@@ -8,8 +8,8 @@ was still waiting, or by being abandoned (its chat was deleted, or the person wr
 import itertools
 from collections.abc import Callable
 
+from app.announcer import Announcer
 from app.conversation import Conversation, ConversationId, Message, MessageId
-from app.errors import StorageError
 from app.live_reply import LiveReply
 from app.messages import (
     Command,
@@ -33,7 +33,6 @@ from app.session_changes import (
     ModelState,
     ReplyGrew,
     ReplyPrefilling,
-    SessionChange,
     StatsChanged,
 )
 from app.settings import MAX_RECENT_MODELS, SettingsStore
@@ -51,8 +50,7 @@ class ReplyDesk:
         store: Where replies are kept.
         settings: Sampling, system prompt and model of chats without their own.
         post: Sends a command to the engine thread.
-        notify: Tells the listeners.
-        storage_failed: Tells the person that something could not be stored.
+        announcer: Tells the listeners.
         settled: Called once with each reply's final message.
         is_shown: Whether this message ends the path that is on the screen.
         clock: Seconds.
@@ -67,8 +65,7 @@ class ReplyDesk:
         settings: SettingsStore,
         *,
         post: Callable[[Command], None],
-        notify: Callable[[SessionChange], None],
-        storage_failed: Callable[[StorageError], None],
+        announcer: Announcer,
         settled: Callable[[Message, Failure | None], None],
         is_shown: Callable[[MessageId], bool],
         clock: Callable[[], float],
@@ -77,8 +74,7 @@ class ReplyDesk:
         self._store = store
         self._settings = settings
         self._post = post
-        self._notify = notify
-        self._storage_failed = storage_failed
+        self._announcer = announcer
         self._settled = settled
         self._is_shown = is_shown
         self._clock = clock
@@ -154,7 +150,7 @@ class ReplyDesk:
                 if live is not None:
                     self._settle(live, event)
             case StatsSampled():
-                self._notify(StatsChanged(event))
+                self._announcer.notify(StatsChanged(event))
             case ModelUnloaded():
                 if self.model.kind != "loading":
                     self._set_model(ModelState())
@@ -183,7 +179,7 @@ class ReplyDesk:
 
     def _set_model(self, state: ModelState) -> None:
         self.model = state
-        self._notify(ModelChanged(state))
+        self._announcer.notify(ModelChanged(state))
 
     def _remember(self, path: str) -> None:
         others = [known for known in self._settings.value.recent_models if known != path]
@@ -216,9 +212,9 @@ class ReplyDesk:
         live.grow(event, now)
         if self._is_shown(live.message_id):
             if event.text:
-                self._notify(ReplyGrew(live.message_id, event.text, event.metrics))
+                self._announcer.notify(ReplyGrew(live.message_id, event.text, event.metrics))
             elif not event.token_ids:
-                self._notify(
+                self._announcer.notify(
                     ReplyPrefilling(
                         live.message_id, event.prefilled_tokens, event.metrics.prompt_tokens
                     )
@@ -236,7 +232,4 @@ class ReplyDesk:
         self._settled(message, event.failure)
 
     def _save(self, message: Message, *, durable: bool) -> None:
-        try:
-            self._store.update_message(message, durable=durable)
-        except StorageError as error:
-            self._storage_failed(error)
+        self._announcer.done(lambda: self._store.update_message(message, durable=durable))

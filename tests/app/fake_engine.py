@@ -21,10 +21,10 @@ from inference.request import (
 DEFAULT_REPLY = "A plane tree drops its bark because the bark cannot stretch as the trunk grows."
 
 
-def make_model_info(path: str = "/models/fake.gguf", **fields: object) -> ModelInfo:
+def make_model_info(**fields: object) -> ModelInfo:
     info = ModelInfo(
         name="Fake 1B",
-        path=path,
+        path="/models/fake.gguf",
         architecture="fake",
         quantization="Q4_1",
         num_parameters=1_000_000,
@@ -124,7 +124,7 @@ class FakeEngine:
             on_progress(LoadProgress(stage, number / len(script.load_stages)))
         if script.load_error is not None:
             raise script.load_error
-        self.info = make_model_info(path, has_chat_template=script.has_chat_template)
+        self.info = make_model_info(path=path, has_chat_template=script.has_chat_template)
 
     @property
     def has_work(self) -> bool:

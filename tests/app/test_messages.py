@@ -42,12 +42,12 @@ ALL = [
 
 
 @pytest.mark.parametrize("value", ALL, ids=lambda value: type(value).__name__)
-def test_message_survives_pickling_and_is_frozen(value: object):
+def test_message_survives_pickling_and_is_frozen(value: object) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
     assert not hasattr(value, "__dict__")
     assert type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def test_every_command_and_event_is_in_the_list_above():
+def test_every_command_and_event_is_in_the_list_above() -> None:
     kinds = {*messages.Command.__args__, *messages.Event.__args__}
     assert {type(value) for value in ALL} == kinds

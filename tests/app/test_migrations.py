@@ -1,4 +1,5 @@
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,11 @@ def tables(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_new_database_has_version_zero():
+def test_new_database_has_version_zero() -> None:
     assert stored_version(make_connection()) == 0
 
 
-def test_migrate_runs_all_steps_and_stores_the_number():
+def test_migrate_runs_all_steps_and_stores_the_number() -> None:
     connection = make_connection()
     migrate(connection)
     assert stored_version(connection) == len(STEPS) == 1
@@ -27,7 +28,7 @@ def test_migrate_runs_all_steps_and_stores_the_number():
     assert stored_version(connection) == 1
 
 
-def test_migrate_runs_only_the_steps_that_lack():
+def test_migrate_runs_only_the_steps_that_lack() -> None:
     connection = make_connection()
     migrate(connection, ["CREATE TABLE a(x);"])
     migrate(connection, ["CREATE TABLE a(x);", "CREATE TABLE b(x);\nINSERT INTO b VALUES (1);"])
@@ -36,7 +37,7 @@ def test_migrate_runs_only_the_steps_that_lack():
     assert connection.execute("SELECT x FROM b").fetchall() == [(1,)]
 
 
-def test_step_that_fails_leaves_the_version_before_it_whole():
+def test_step_that_fails_leaves_the_version_before_it_whole() -> None:
     connection = make_connection()
     steps = ["CREATE TABLE a(x);", "CREATE TABLE b(x);\nCREATE TABLE a(x);"]
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
@@ -46,7 +47,7 @@ def test_step_that_fails_leaves_the_version_before_it_whole():
     assert not connection.in_transaction
 
 
-def test_step_that_cannot_begin_raises(tmp_path):
+def test_step_that_cannot_begin_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -57,7 +58,7 @@ def test_step_that_cannot_begin_raises(tmp_path):
     connection.close()
 
 
-def test_step_that_another_process_has_done_is_left_out(tmp_path):
+def test_step_that_another_process_has_done_is_left_out(tmp_path: Path) -> None:
     """Two first starts at once: the second finds the tables made while it waited."""
     path = tmp_path / "a.db"
     steps = ["CREATE TABLE a(x);"]

@@ -22,7 +22,7 @@ def make_message(
     )
 
 
-def test_messages_begin_with_the_system_prompt_if_there_is_one():
+def test_messages_begin_with_the_system_prompt_if_there_is_one() -> None:
     path = [make_message("user", "Hi")]
     assert engine_messages(path, system_prompt="Be brief.", key=None) == (
         ChatMessage("system", "Be brief."),
@@ -31,7 +31,7 @@ def test_messages_begin_with_the_system_prompt_if_there_is_one():
     assert engine_messages(path, system_prompt=" \n", key=None) == (ChatMessage("user", "Hi"),)
 
 
-def test_messages_carry_token_ids_of_the_same_model_only():
+def test_messages_carry_token_ids_of_the_same_model_only() -> None:
     path = [
         make_message("user", "a"),
         make_message("assistant", "b", key="m1"),
@@ -49,7 +49,7 @@ def test_messages_carry_token_ids_of_the_same_model_only():
     assert [m.token_ids for m in engine_messages(path, system_prompt="", key=None)] == [None] * 5
 
 
-def test_messages_leave_out_empty_replies_and_keep_their_question():
+def test_messages_leave_out_empty_replies_and_keep_their_question() -> None:
     path = [
         make_message("user", "a"),
         make_message("assistant", "", status="stopped"),
@@ -58,7 +58,7 @@ def test_messages_leave_out_empty_replies_and_keep_their_question():
     assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["a", "b"]
 
 
-def test_messages_leave_out_a_question_that_failed_at_once():
+def test_messages_leave_out_a_question_that_failed_at_once() -> None:
     path = [
         make_message("user", "far too long"),
         make_message("assistant", "", status="error"),
@@ -67,7 +67,7 @@ def test_messages_leave_out_a_question_that_failed_at_once():
     assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["b"]
 
 
-def test_messages_keep_a_reply_that_failed_later():
+def test_messages_keep_a_reply_that_failed_later() -> None:
     path = [
         make_message("user", "a"),
         make_message("assistant", "half", status="error"),
@@ -78,8 +78,8 @@ def test_messages_keep_a_reply_that_failed_later():
 
 
 @pytest.mark.parametrize("field", ["path", "quantization", "num_parameters"])
-def test_model_key_differs_with_each_part(field: str):
-    value = 1 if field == "num_parameters" else "other"
+def test_model_key_differs_with_each_part(field: str) -> None:
+    value: object = 1 if field == "num_parameters" else "other"
     assert model_key(make_model_info(**{field: value})) != model_key(make_model_info())
 
 
@@ -97,5 +97,5 @@ def test_model_key_differs_with_each_part(field: str):
         ("word " * 8 + "x", "word word word word word word word word…"),
     ],
 )
-def test_title_is_one_line_cut_after_a_word(text: str, title: str):
+def test_title_is_one_line_cut_after_a_word(text: str, title: str) -> None:
     assert title_from(text) == title

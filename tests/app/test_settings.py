@@ -22,14 +22,14 @@ def make_store(tmp_path: Path) -> SettingsStore:
     return SettingsStore(tmp_path / "settings.json", delay_s=1000.0)
 
 
-def test_settings_without_a_file_are_the_defaults(tmp_path: Path):
+def test_settings_without_a_file_are_the_defaults(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     assert store.value == Settings()
     assert store.warnings == []
     assert not store.path.exists()
 
 
-def test_settings_written_and_read_are_equal():
+def test_settings_written_and_read_are_equal() -> None:
     settings = Settings(
         theme="dark",
         text_size_percent=150,
@@ -67,7 +67,7 @@ def test_settings_written_and_read_are_equal():
         ("window_geometry", []),
     ],
 )
-def test_field_with_bad_value_takes_its_default_and_others_stay(field: str, value: object):
+def test_field_with_bad_value_takes_its_default_and_others_stay(field: str, value: object) -> None:
     good = json.loads(settings_to_json(Settings(theme="dark", sidebar_width=333)))
     settings, warnings = settings_from_json(json.dumps(good | {field: value}))
     default = getattr(Settings(), field)
@@ -78,7 +78,7 @@ def test_field_with_bad_value_takes_its_default_and_others_stay(field: str, valu
     assert warnings[0].endswith("The default is used.")
 
 
-def test_sampling_with_one_bad_field_keeps_the_others():
+def test_sampling_with_one_bad_field_keeps_the_others() -> None:
     text = '{"sampling": {"temperature": NaN, "top_k": 5, "stop": ["a"], "mirostat": 2}}'
     settings, warnings = settings_from_json(text)
     assert settings.sampling == SamplingParams(top_k=5, stop=("a",))
@@ -88,13 +88,13 @@ def test_sampling_with_one_bad_field_keeps_the_others():
     ]
 
 
-def test_sampling_that_is_no_object_takes_the_default():
+def test_sampling_that_is_no_object_takes_the_default() -> None:
     settings, warnings = settings_from_json('{"sampling": 3}')
     assert settings == Settings()
     assert warnings == ["sampling: must be an object. The default is used."]
 
 
-def test_unknown_field_is_left_out_with_a_warning():
+def test_unknown_field_is_left_out_with_a_warning() -> None:
     settings, warnings = settings_from_json('{"version": 1, "font": "x", "theme": "light"}')
     assert settings == Settings(theme="light")
     assert warnings == ["font: there is no such setting; left out."]
@@ -109,26 +109,26 @@ def test_unknown_field_is_left_out_with_a_warning():
         ("[1]", "The file holds no settings; all have their defaults."),
     ],
 )
-def test_file_that_holds_no_settings_gives_defaults(text: str, warning: str):
+def test_file_that_holds_no_settings_gives_defaults(text: str, warning: str) -> None:
     assert settings_from_json(text) == (Settings(), [warning])
 
 
 @pytest.mark.parametrize("version", ["true", "0", '"1"', "null"])
-def test_version_that_is_none_is_read_as_the_newest(version: str):
+def test_version_that_is_none_is_read_as_the_newest(version: str) -> None:
     settings, warnings = settings_from_json(f'{{"version": {version}, "theme": "light"}}')
     assert settings == Settings(theme="light")
     assert len(warnings) == 1
     assert warnings[0].startswith("version: ")
 
 
-def test_version_of_a_newer_quire_takes_over_what_is_known():
+def test_version_of_a_newer_quire_takes_over_what_is_known() -> None:
     text = json.dumps({"version": FORMAT_VERSION + 1, "theme": "contrast"})
     settings, warnings = settings_from_json(text)
     assert settings == Settings(theme="contrast")
     assert warnings == ["The file was written by a newer Quire; what is known was taken over."]
 
 
-def test_old_version_is_migrated_step_by_step():
+def test_old_version_is_migrated_step_by_step() -> None:
     def rename(raw: dict[str, object]) -> dict[str, object]:
         raw["look"] = raw.pop("colours")
         return raw
@@ -144,17 +144,17 @@ def test_old_version_is_migrated_step_by_step():
     assert first == second == third == (Settings(theme="dark"), [])
 
 
-def test_recent_models_are_kept_without_repeats_and_bounded():
+def test_recent_models_are_kept_without_repeats_and_bounded() -> None:
     settings = Settings(recent_models=("/a", "/b", "/a", "", *(f"/{n}" for n in range(20))))
     assert settings.recent_models == ("/a", "/b", "/0", "/1", "/2", "/3", "/4", "/5")
 
 
-def test_sampling_of_another_type_is_refused():
+def test_sampling_of_another_type_is_refused() -> None:
     with pytest.raises(SettingError, match="sampling: must be sampling settings, not dict"):
         Settings(sampling={})  # type: ignore[arg-type]
 
 
-def test_change_holds_at_once_and_is_on_disk_after_flush(tmp_path: Path):
+def test_change_holds_at_once_and_is_on_disk_after_flush(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     assert store.change(theme="dark", text_size_percent=120).theme == "dark"
     assert store.value == Settings(theme="dark", text_size_percent=120)
@@ -167,7 +167,7 @@ def test_change_holds_at_once_and_is_on_disk_after_flush(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
 
 
-def test_change_is_saved_by_itself_after_the_delay(tmp_path: Path):
+def test_change_is_saved_by_itself_after_the_delay(tmp_path: Path) -> None:
     store = SettingsStore(tmp_path / "settings.json", delay_s=0.0)
     before = set(threading.enumerate())
     store.change(theme="dark")
@@ -180,7 +180,7 @@ def test_change_is_saved_by_itself_after_the_delay(tmp_path: Path):
 @pytest.mark.parametrize(
     "fields", [{"theme": "pink"}, {"nothing": 1}, {"sidebar_width": 300, "text_size_percent": 0}]
 )
-def test_change_with_bad_value_is_refused_whole(tmp_path: Path, fields: dict[str, object]):
+def test_change_with_bad_value_is_refused_whole(tmp_path: Path, fields: dict[str, object]) -> None:
     store = make_store(tmp_path)
     with pytest.raises(SettingError) as caught:
         store.change(**fields)
@@ -191,14 +191,14 @@ def test_change_with_bad_value_is_refused_whole(tmp_path: Path, fields: dict[str
     assert make_store(tmp_path).value == Settings()
 
 
-def test_change_to_the_same_values_starts_no_save(tmp_path: Path):
+def test_change_to_the_same_values_starts_no_save(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     threads = threading.active_count()
     store.change(theme="system")
     assert threading.active_count() == threads
 
 
-def test_flush_without_a_change_leaves_the_file_alone(tmp_path: Path):
+def test_flush_without_a_change_leaves_the_file_alone(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.change(theme="dark")
     store.flush()
@@ -208,7 +208,7 @@ def test_flush_without_a_change_leaves_the_file_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b'{"theme": "pink"}', b"\xff\xfe", b""])
-def test_bad_file_is_kept_beside_the_new_one(tmp_path: Path, content: bytes):
+def test_bad_file_is_kept_beside_the_new_one(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
     store = make_store(tmp_path)
@@ -220,13 +220,13 @@ def test_bad_file_is_kept_beside_the_new_one(tmp_path: Path, content: bytes):
     assert make_store(tmp_path).value.theme == "dark"
 
 
-def test_bad_file_whose_copy_cannot_be_kept_is_still_read(tmp_path: Path):
+def test_bad_file_whose_copy_cannot_be_kept_is_still_read(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text('{"theme": "pink"}', "utf-8")
     (tmp_path / "settings.json.bak").mkdir()
     assert make_store(tmp_path).value == Settings()
 
 
-def test_file_that_cannot_be_read_gives_defaults_and_a_warning(tmp_path: Path):
+def test_file_that_cannot_be_read_gives_defaults_and_a_warning(tmp_path: Path) -> None:
     (tmp_path / "settings.json").mkdir()
     store = make_store(tmp_path)
     assert store.value == Settings()
@@ -236,7 +236,7 @@ def test_file_that_cannot_be_read_gives_defaults_and_a_warning(tmp_path: Path):
 
 def test_save_that_fails_is_logged_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     path = tmp_path / "settings.json"
     store = SettingsStore(path, delay_s=1000.0)
     path.mkdir()
@@ -248,7 +248,7 @@ def test_save_that_fails_is_logged_and_tried_again(
     assert make_store(tmp_path).value.theme == "dark"
 
 
-def test_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path):
+def test_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):

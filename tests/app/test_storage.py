@@ -4,6 +4,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,11 @@ from inference.request import Role
 def make_store(tmp_path: Path, **arguments: object) -> ConversationStore:
     """Its clock counts 1, 2, 3, …"""
     ticks = itertools.count(1)
-    return ConversationStore(
-        tmp_path / "chats.db", clock=lambda: float(next(ticks)), **arguments
-    )  # type: ignore[arg-type]
+    return ConversationStore(tmp_path / "chats.db", clock=lambda: float(next(ticks)), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path: Path) -> Iterator[ConversationStore]:
     store = make_store(tmp_path)
     yield store
     store.close()
@@ -61,7 +60,7 @@ def hits(store: ConversationStore, text: str) -> list[tuple[str, int | None]]:
 # ---------------------------------------------------------------- chats and messages
 
 
-def test_chat_written_and_read_is_equal(tmp_path: Path):
+def test_chat_written_and_read_is_equal(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     settings = ChatSettings("Be brief.", SamplingParams(temperature=0.0))
     chat = Conversation(ConversationId("a"), "Été 中", 10.0, 11.0, settings)
@@ -72,11 +71,11 @@ def test_chat_written_and_read_is_equal(tmp_path: Path):
     again.close()
 
 
-def test_chat_that_is_not_there_is_none(store: ConversationStore):
+def test_chat_that_is_not_there_is_none(store: ConversationStore) -> None:
     assert store.load(ConversationId("a")) is None
 
 
-def test_message_written_and_read_is_equal(tmp_path: Path):
+def test_message_written_and_read_is_equal(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     chat = add_chat(store, "a", "Hi")
     added = store.add_message(
@@ -104,7 +103,7 @@ def test_message_written_and_read_is_equal(tmp_path: Path):
     assert loaded.updated_at == 2.0
 
 
-def test_chats_are_listed_last_used_first(store: ConversationStore):
+def test_chats_are_listed_last_used_first(store: ConversationStore) -> None:
     add_chat(store, "a", "1")
     add_chat(store, "b", "2")
     add_chat(store, "c")
@@ -116,7 +115,7 @@ def test_chats_are_listed_last_used_first(store: ConversationStore):
     ]
 
 
-def test_leaf_is_the_last_message_added_or_the_one_set(store: ConversationStore):
+def test_leaf_is_the_last_message_added_or_the_one_set(store: ConversationStore) -> None:
     chat = add_chat(store, "a", "1", "2", "3")
     assert chat.leaf_id == 3
     store.set_leaf(chat.id, MessageId(2))
@@ -125,7 +124,9 @@ def test_leaf_is_the_last_message_added_or_the_one_set(store: ConversationStore)
     assert loaded.leaf_id == 2
 
 
-def test_leaf_that_is_lost_becomes_the_newest_message(store: ConversationStore, tmp_path: Path):
+def test_leaf_that_is_lost_becomes_the_newest_message(
+    store: ConversationStore, tmp_path: Path
+) -> None:
     chat = add_chat(store, "a", "1", "2")
     other = sqlite3.connect(tmp_path / "chats.db")
     other.execute("UPDATE conversations SET leaf_id = NULL")
@@ -136,14 +137,14 @@ def test_leaf_that_is_lost_becomes_the_newest_message(store: ConversationStore, 
     assert loaded.leaf_id == 2
 
 
-def test_rename_and_settings_are_kept(store: ConversationStore):
+def test_rename_and_settings_are_kept(store: ConversationStore) -> None:
     chat = add_chat(store, "a", "1")
     store.rename(chat.id, "New")
     store.set_settings(chat.id, ChatSettings("S"))
     assert store.load(chat.id) == replace(chat, title="New", settings=ChatSettings("S"))
 
 
-def test_find_by_title_takes_the_last_used(store: ConversationStore):
+def test_find_by_title_takes_the_last_used(store: ConversationStore) -> None:
     add_chat(store, "a", "1")
     add_chat(store, "b", "2")
     store.rename(ConversationId("a"), "Title b")
@@ -153,7 +154,7 @@ def test_find_by_title_takes_the_last_used(store: ConversationStore):
     assert store.find_by_title("title b") is None
 
 
-def test_deleted_chat_is_hidden_until_restored(store: ConversationStore):
+def test_deleted_chat_is_hidden_until_restored(store: ConversationStore) -> None:
     chat = add_chat(store, "a", "plane tree")
     store.delete(chat.id)
     assert store.conversations() == []
@@ -164,7 +165,7 @@ def test_deleted_chat_is_hidden_until_restored(store: ConversationStore):
     assert hits(store, "plane") == [("a", 1)]
 
 
-def test_purge_removes_deleted_chats_and_their_text_from_the_file(tmp_path: Path):
+def test_purge_removes_deleted_chats_and_their_text_from_the_file(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     kept = add_chat(store, "a", "keep this")
     gone = add_chat(store, "b", "zyzzyva secret word", "answer")
@@ -179,16 +180,20 @@ def test_purge_removes_deleted_chats_and_their_text_from_the_file(tmp_path: Path
         assert b"zyzzyva" not in path.read_bytes()
 
 
-def test_message_of_no_chat_is_refused_and_nothing_stays(store: ConversationStore):
+def test_message_of_no_chat_is_refused_and_nothing_stays(store: ConversationStore) -> None:
     with pytest.raises(StorageError, match="FOREIGN KEY"):
         store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
     assert store.search("Hi") == []
 
 
-def test_transaction_that_fails_stores_nothing(store: ConversationStore):
-    with pytest.raises(RuntimeError), store.transaction():
-        add_chat(store, "a", "1")
-        raise RuntimeError
+def test_transaction_that_fails_stores_nothing(store: ConversationStore) -> None:
+    def add_and_fail() -> None:
+        with store.transaction():
+            add_chat(store, "a", "1")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        add_and_fail()
     assert store.conversations() == []
     add_chat(store, "b", "2")
     assert [chat.id for chat in store.conversations()] == ["b"]
@@ -197,7 +202,7 @@ def test_transaction_that_fails_stores_nothing(store: ConversationStore):
 # ---------------------------------------------------------------- search
 
 
-def test_search_finds_words_from_their_beginning_without_accents(store: ConversationStore):
+def test_search_finds_words_from_their_beginning_without_accents(store: ConversationStore) -> None:
     add_chat(store, "a", "Why do plane trees shed?", "Their écorce cannot stretch.")
     assert hits(store, "plan tree") == [("a", 1)]
     assert hits(store, "ECORCE") == [("a", 2)]
@@ -205,7 +210,7 @@ def test_search_finds_words_from_their_beginning_without_accents(store: Conversa
     assert hits(store, "plane stretch") == []
 
 
-def test_search_gives_each_chat_once_with_its_newest_message(store: ConversationStore):
+def test_search_gives_each_chat_once_with_its_newest_message(store: ConversationStore) -> None:
     add_chat(store, "a", "bark one", "bark two")
     add_chat(store, "b", "bark three")
     found = store.search("bark")
@@ -215,7 +220,7 @@ def test_search_gives_each_chat_once_with_its_newest_message(store: Conversation
     ]
 
 
-def test_search_finds_titles(store: ConversationStore):
+def test_search_finds_titles(store: ConversationStore) -> None:
     add_chat(store, "a", "text")
     store.rename(ConversationId("a"), "Sycamore maple")
     hit = store.search("sycam")[0]
@@ -226,25 +231,25 @@ def test_search_finds_titles(store: ConversationStore):
 @pytest.mark.parametrize("text", ["梧桐", "c++", "ü", "ab", "ÖL", "100%"])
 def test_search_for_short_words_signs_and_cjk_matches_anywhere(
     store: ConversationStore, text: str
-):
+) -> None:
     add_chat(store, "a", "为什么梧桐树掉皮? In C++, fürs Öl, cabs, 100% sure")
     add_chat(store, "b", "nothing")
     assert hits(store, text) == [("a", 1)]
 
 
-def test_search_by_short_words_finds_titles(store: ConversationStore):
+def test_search_by_short_words_finds_titles(store: ConversationStore) -> None:
     add_chat(store, "a", "x")
     store.rename(ConversationId("a"), "梧桐树")
     assert hits(store, "桐") == [("a", None)]
 
 
 @pytest.mark.parametrize("text", ["", "  ", '"', "AND", "NEAR(", "*", "a OR b", "'; DROP TABLE"])
-def test_search_takes_any_text(store: ConversationStore, text: str):
+def test_search_takes_any_text(store: ConversationStore, text: str) -> None:
     add_chat(store, "a", "x")
     assert store.search(text) == []
 
 
-def test_search_follows_changes_of_a_message(store: ConversationStore):
+def test_search_follows_changes_of_a_message(store: ConversationStore) -> None:
     chat = add_chat(store, "a", "first text")
     store.update_message(replace(chat.messages[MessageId(1)], content="second text"))
     assert hits(store, "first") == []
@@ -254,7 +259,7 @@ def test_search_follows_changes_of_a_message(store: ConversationStore):
 # ---------------------------------------------------------------- damage and trouble
 
 
-def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path):
+def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
@@ -267,7 +272,7 @@ def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path):
+def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     chat = add_chat(store, "a", "1")
     store.close()
@@ -281,7 +286,7 @@ def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [b"not a database " * 100, b"<html>" + b"x" * 5000])
-def test_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes):
+def test_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "chats.db"
     path.write_bytes(content)
     with pytest.raises(DatabaseDamagedError) as caught:
@@ -313,7 +318,7 @@ def make_damaged_database(tmp_path: Path) -> Path:
     return path
 
 
-def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path):
+def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path) -> None:
     path = make_damaged_database(tmp_path)
     content = path.read_bytes()
     (tmp_path / "chats.db-wal").write_bytes(b"")
@@ -327,21 +332,20 @@ def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path):
 
 def test_database_too_big_for_a_whole_check_is_opened_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     assert FULL_CHECK_BYTES > 1_000_000
     make_damaged_database(tmp_path)
     monkeypatch.setattr("app.database.FULL_CHECK_BYTES", 100)
     store = make_store(tmp_path)
     with pytest.raises(DatabaseDamagedError) as caught:
-        for number in range(50):
-            store.load(ConversationId(str(number)))
+        [store.load(ConversationId(str(number))) for number in range(50)]
     assert caught.value.kept_as is None
     store.close()
 
 
 def test_damaged_file_that_cannot_be_moved_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     path = tmp_path / "chats.db"
     path.write_bytes(b"noise " * 1000)
 
@@ -354,7 +358,7 @@ def test_damaged_file_that_cannot_be_moved_is_left(
     assert path.read_bytes() == b"noise " * 1000
 
 
-def test_database_in_a_folder_that_is_not_there_says_so(tmp_path: Path):
+def test_database_in_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened") as caught:
         make_store(tmp_path / "nowhere")
     assert "--profile" in caught.value.hint
@@ -362,7 +366,7 @@ def test_database_in_a_folder_that_is_not_there_says_so(tmp_path: Path):
 
 def test_database_held_by_another_program_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr("app.database.BUSY_TIMEOUT_MS", 0)
     store = make_store(tmp_path)
     other = sqlite3.connect(tmp_path / "chats.db", isolation_level=None)
@@ -375,7 +379,7 @@ def test_database_held_by_another_program_says_so(
     store.close()
 
 
-def test_disk_that_is_full_says_so_and_keeps_what_was_stored(tmp_path: Path):
+def test_disk_that_is_full_says_so_and_keeps_what_was_stored(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     chat = add_chat(store, "a", "first message")
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -389,18 +393,22 @@ def test_disk_that_is_full_says_so_and_keeps_what_was_stored(tmp_path: Path):
     store.close()
 
 
-def test_commit_that_fails_is_rolled_back(tmp_path: Path):
+def test_commit_that_fails_is_rolled_back(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store._connection.execute("PRAGMA defer_foreign_keys = ON")
-    with pytest.raises(StorageError, match="FOREIGN KEY"), store.transaction():
-        store._execute("PRAGMA defer_foreign_keys = ON", ())
-        store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
+
+    def add_an_orphan() -> None:
+        with store.transaction():
+            store._execute("PRAGMA defer_foreign_keys = ON", ())
+            store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
+
+    with pytest.raises(StorageError, match="FOREIGN KEY"):
+        add_an_orphan()
     add_chat(store, "a", "1")
     assert [chat.id for chat in store.conversations()] == ["a"]
     store.close()
 
 
-def test_unknown_error_keeps_its_own_words(tmp_path: Path):
+def test_unknown_error_keeps_its_own_words(tmp_path: Path) -> None:
     error = storage_error(sqlite3.OperationalError("odd thing"), tmp_path)
     assert str(error).endswith("odd thing.")
     assert error.hint == ""
@@ -408,6 +416,7 @@ def test_unknown_error_keeps_its_own_words(tmp_path: Path):
 
 WRITER = """
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from app.conversation import Conversation, ConversationId
 from app.storage import ConversationStore
@@ -426,7 +435,7 @@ for number in range(100_000):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 @pytest.mark.parametrize("num_seen", [1, 7, 40])
-def test_process_killed_while_writing_loses_no_message(tmp_path: Path, num_seen: int):
+def test_process_killed_while_writing_loses_no_message(tmp_path: Path, num_seen: int) -> None:
     path = tmp_path / "chats.db"
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
