@@ -1,0 +1,828 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat_session import (
+    ChatSession,
+    ConversationsChanged,
+    ConversationShown,
+    MessageAdded,
+    MessageChanged,
+    ModelChanged,
+    ModelState,
+    ReplyGrew,
+    ReplyPrefilling,
+    ReplyStarted,
+    SessionChange,
+    StatsChanged,
+    StorageFailed,
+)
+from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
+from app.messages import (
+    Command,
+    Failure,
+    Generate,
+    LoadModel,
+    ModelFailed,
+    ModelLoading,
+    ModelReady,
+    ModelUnloaded,
+    ReplyEnded,
+    ReplyId,
+    ReplyProgressed,
+    StatsSampled,
+    StopReply,
+)
+from app.prompting import model_key
+from app.settings import SettingsStore
+from app.storage import ConversationStore
+from inference.config import EngineConfig, SamplingParams
+from inference.metrics import EngineStats, RequestMetrics
+from inference.request import ChatMessage
+from tests.app.fake_engine import make_model_info
+
+PATH = "/models/fake.gguf"
+INFO = make_model_info()
+METRICS = RequestMetrics(prompt_tokens=4, completion_tokens=2, ttft_ms=10.0)
+FAILURE = Failure("memory", "It needs 6 GB.", "Choose a smaller model.")
+
+
+class Bench:
+    """A session with its surroundings; the test plays the engine thread.
+
+    Attributes:
+        posted: Commands that went to the engine.
+        changes: What the session told.
+        now: The clock.
+    """
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.now = 100.0
+        self.posted: list[Command] = []
+        self.on_post: Callable[[Command], None] = lambda _: None
+        self.changes: list[SessionChange] = []
+        self.settings = SettingsStore(tmp_path / "settings.json", delay_s=1000.0)
+        self.path = tmp_path / "chats.db"
+        self.start()
+
+    def start(self) -> None:
+        """A fresh start of the program on the same files."""
+        self.store = ConversationStore(self.path, clock=lambda: self.now)
+        self.session = ChatSession(self.store, self.settings, self.post, clock=lambda: self.now)
+        self.session.subscribe(self.changes.append)
+
+    def post(self, command: Command) -> None:
+        self.on_post(command)
+        self.posted.append(command)
+
+    def ready(self) -> None:
+        self.session.load_model(PATH)
+        self.session.handle_event(ModelReady(INFO))
+        self.posted.clear()
+        self.changes.clear()
+
+    def take(self) -> list[SessionChange]:
+        """The changes since the last call, without those of the list of chats."""
+        changes = [change for change in self.changes if change != ConversationsChanged()]
+        self.changes.clear()
+        return changes
+
+    @property
+    def chat(self) -> Conversation:
+        assert self.session.conversation is not None
+        return self.session.conversation
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.content for message in self.chat.path()]
+
+    @property
+    def last(self) -> Message:
+        return self.chat.path()[-1]
+
+    def stored(self, message_id: int) -> Message:
+        """The message as it is in the file, whatever chat it is in."""
+        for summary in self.store.conversations():
+            chat = self.store.load(summary.id)
+            if chat is not None and message_id in chat.messages:
+                return chat.messages[MessageId(message_id)]
+        raise KeyError(message_id)
+
+    def generate(self) -> Generate:
+        """The newest Generate command."""
+        return next(command for command in reversed(self.posted) if isinstance(command, Generate))
+
+    def says(self, text: str, reply_id: ReplyId | None = None) -> None:
+        """The engine brings text."""
+        reply_id = reply_id or self.generate().reply_id
+        self.session.handle_event(ReplyProgressed(reply_id, text, (7,), 4, METRICS))
+
+    def ends(self, **fields: object) -> None:
+        """The engine ends the newest reply."""
+        event = ReplyEnded(self.generate().reply_id, "stop", METRICS, None, (7, 8))
+        for name, value in fields.items():
+            object.__setattr__(event, name, value)
+        self.session.handle_event(event)
+
+    def turn(self, question: str, answer: str) -> None:
+        """A whole turn."""
+        self.session.send(question)
+        self.says(answer)
+        self.ends()
+        self.changes.clear()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.store.close()
+
+
+@pytest.fixture
+def ready(bench: Bench) -> Bench:
+    bench.ready()
+    return bench
+
+
+# ---------------------------------------------------------------- sending
+
+
+def test_send_in_a_new_chat_stores_tells_and_asks(ready: Bench) -> None:
+    assert ready.session.conversation is None
+    assert ready.session.send("Why do plane trees drop their bark in summer?")
+    question, reply = ready.chat.path()
+    assert ready.chat.title == "Why do plane trees drop their bark in…"
+    assert (question.role, question.parent_id, question.created_at) == ("user", None, 100.0)
+    assert (reply.role, reply.parent_id, reply.status) == ("assistant", question.id, "streaming")
+    shown, *others = ready.changes
+    assert isinstance(shown, ConversationShown)
+    assert shown.conversation is not None
+    assert shown.conversation.path() == [question]
+    assert others == [ConversationsChanged(), ReplyStarted(reply)]
+    assert ready.posted == [
+        Generate(
+            ReplyId(1),
+            ready.chat.id,
+            (ChatMessage("user", question.content),),
+            SamplingParams(),
+        )
+    ]
+    assert ready.session.is_replying
+    assert ready.session.conversations()[0].title == ready.chat.title
+
+
+def test_text_is_in_the_file_before_the_engine_hears_of_it(ready: Bench) -> None:
+    seen: list[list[str]] = []
+
+    def look(command: Command) -> None:
+        other = ConversationStore(ready.path)
+        found = other.load(other.conversations()[0].id)
+        assert found is not None
+        seen.append([message.content for message in found.path()])
+        other.close()
+
+    ready.on_post = look
+    ready.session.send("Precious")
+    assert seen == [["Precious", ""]]
+
+
+def test_send_in_an_old_chat_appends(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.now = 200.0
+    assert ready.session.send("c")
+    added, started = ready.take()
+    assert isinstance(added, MessageAdded)
+    assert isinstance(started, ReplyStarted)
+    assert (added.message.content, added.message.parent_id) == ("c", 2)
+    assert started.message.parent_id == added.message.id
+    assert ready.texts == ["a", "b", "c", ""]
+    assert ready.generate().messages == (
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "b", (7, 8)),
+        ChatMessage("user", "c"),
+    )
+    assert ready.session.conversations()[0].updated_at == 200.0
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_send_of_nothing_does_nothing(ready: Bench, text: str) -> None:
+    assert not ready.session.send(text)
+    assert ready.changes == []
+    assert ready.posted == []
+    assert ready.session.conversations() == []
+
+
+def test_send_while_a_reply_runs_ends_it_and_keeps_its_text(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half an")
+    first = ready.generate().reply_id
+    ready.take()
+    ready.session.send("wait")
+    changed, added, started = ready.take()
+    assert isinstance(changed, MessageChanged)
+    assert (changed.message.content, changed.message.status) == ("half an", "stopped")
+    assert isinstance(added, MessageAdded)
+    assert isinstance(started, ReplyStarted)
+    assert ready.posted[-2] == StopReply(first)
+    assert [message.content for message in ready.generate().messages] == ["a", "half an", "wait"]
+    ready.says("late", first)
+    ready.session.handle_event(ReplyEnded(first, "aborted", METRICS))
+    assert ready.take() == []
+    assert ready.texts == ["a", "half an", "wait", ""]
+
+
+def test_send_uses_the_chats_own_settings_before_the_general_ones(ready: Bench) -> None:
+    own = SamplingParams(temperature=0.0)
+    ready.settings.change(system_prompt="General.", sampling=SamplingParams(top_k=3))
+    ready.session.send("a")
+    assert ready.generate().params == SamplingParams(top_k=3)
+    assert ready.generate().messages[0] == ChatMessage("system", "General.")
+    ready.ends()
+    ready.session.set_chat_settings(ChatSettings("Own.", own))
+    ready.session.send("b")
+    assert ready.generate().params == own
+    assert ready.generate().messages[0] == ChatMessage("system", "Own.")
+    assert ready.store.load(ready.chat.id) == ready.chat
+
+
+def test_settings_of_a_new_chat_are_stored_with_its_first_message(ready: Bench) -> None:
+    assert ready.session.chat_settings == ChatSettings()
+    ready.session.set_chat_settings(ChatSettings("Own."))
+    assert ready.session.chat_settings == ChatSettings("Own.")
+    ready.session.send("a")
+    assert ready.session.chat_settings == ChatSettings("Own.")
+    loaded = ready.store.load(ready.chat.id)
+    assert loaded is not None
+    assert loaded.settings == ChatSettings("Own.")
+    ready.session.new_chat()
+    assert ready.session.chat_settings == ChatSettings()
+
+
+# ---------------------------------------------------------------- the reply's life
+
+
+def test_reply_grows_ends_and_is_stored(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.take()
+    reply_id = ready.generate().reply_id
+    ready.session.handle_event(
+        ReplyProgressed(reply_id, "", (), 2, RequestMetrics(prompt_tokens=4))
+    )
+    ready.says("Hel")
+    ready.session.handle_event(ReplyProgressed(reply_id, "", (9,), 4, METRICS))
+    ready.says("lo")
+    assert ready.take() == [
+        ReplyPrefilling(MessageId(2), 2, 4),
+        ReplyGrew(MessageId(2), "Hel", METRICS),
+        ReplyGrew(MessageId(2), "lo", METRICS),
+    ]
+    assert (ready.last.content, ready.last.status) == ("Hello", "streaming")
+    ready.ends()
+    assert ready.take() == [MessageChanged(ready.last)]
+    assert ready.last == Message(
+        MessageId(2),
+        ready.chat.id,
+        MessageId(1),
+        "assistant",
+        "Hello",
+        100.0,
+        status="complete",
+        token_ids=(7, 8),
+        model_key=model_key(INFO),
+        metrics=METRICS,
+    )
+    assert ready.stored(2) == ready.last
+    assert not ready.session.is_replying
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("length", "length"), ("aborted", "stopped"), ("stop", "complete")]
+)
+def test_reason_of_the_end_becomes_the_status(ready: Bench, reason: str, status: str) -> None:
+    ready.session.send("a")
+    ready.ends(finish_reason=reason, reply_token_ids=None)
+    assert (ready.stored(2).status, ready.stored(2).token_ids) == (status, None)
+    assert ready.stored(2).model_key is None
+
+
+def test_reply_that_fails_has_the_words_for_people(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half")
+    ready.take()
+    ready.ends(finish_reason="error", failure=FAILURE)
+    assert ready.take() == [MessageChanged(ready.last, FAILURE)]
+    assert (ready.last.status, ready.last.content) == ("error", "half")
+    assert ready.last.error == "It needs 6 GB. Choose a smaller model."
+    assert ready.stored(2) == ready.last
+
+
+def test_reply_is_saved_each_second_while_it_streams(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("one ")
+    ready.now = 100.9
+    ready.says("two ")
+    assert ready.stored(2).content == ""
+    ready.now = 101.0
+    ready.says("three ")
+    assert (ready.stored(2).content, ready.stored(2).status) == ("one two three ", "streaming")
+    ready.now = 101.5
+    ready.says("four ")
+    ready.now = 102.4
+    ready.says("five ")
+    assert ready.stored(2).content == "one two three "
+    ready.now = 102.5
+    ready.says("six")
+    assert ready.stored(2).content == "one two three four five six"
+
+
+def test_program_that_died_shows_its_reply_as_stopped(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("one ")
+    ready.now = 101.0
+    ready.says("two")
+    chat_id = ready.chat.id
+    ready.store.close()
+    ready.start()
+    ready.session.open_chat(chat_id)
+    assert (ready.last.content, ready.last.status) == ("one two", "stopped")
+    assert not ready.session.is_replying
+
+
+def test_stop_waits_for_the_engines_last_word(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half")
+    ready.session.stop()
+    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
+    assert ready.session.is_replying
+    ready.ends(finish_reason="aborted", reply_token_ids=(7,))
+    assert (ready.last.status, ready.last.content) == ("stopped", "half")
+    assert ready.stored(2).token_ids == (7,)
+
+
+def test_stop_without_a_reply_does_nothing(ready: Bench) -> None:
+    ready.session.stop()
+    ready.turn("a", "b")
+    ready.session.stop()
+    assert [type(command) for command in ready.posted] == [Generate]
+
+
+# ---------------------------------------------------------------- branches
+
+
+def test_regenerate_adds_a_version(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.session.regenerate(MessageId(2))
+    shown, started = ready.take()
+    assert isinstance(shown, ConversationShown)
+    assert shown.conversation is not None
+    assert [message.id for message in shown.conversation.path()] == [1]
+    assert isinstance(started, ReplyStarted)
+    assert (started.message.id, started.message.parent_id) == (3, 1)
+    assert ready.generate().messages == (ChatMessage("user", "a"),)
+    ready.says("c")
+    ready.ends()
+    assert ready.texts == ["a", "c"]
+    assert ready.chat.versions(MessageId(3)) == [2, 3]
+
+
+def test_regenerate_while_the_reply_runs_ends_it(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half")
+    first = ready.generate().reply_id
+    ready.session.regenerate(MessageId(2))
+    assert StopReply(first) in ready.posted
+    assert ready.stored(2).status == "stopped"
+    assert ready.texts == ["a", ""]
+    assert ready.last.id == 3
+
+
+def test_regenerate_of_a_question_makes_its_reply(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.session.regenerate(MessageId(1))
+    assert ready.chat.versions(ready.last.id) == [2, 3]
+
+
+def test_regenerate_of_an_unknown_message_does_nothing(ready: Bench) -> None:
+    ready.session.regenerate(MessageId(1))
+    ready.turn("a", "b")
+    ready.session.regenerate(MessageId(99))
+    assert ready.take() == []
+
+
+def test_regenerate_of_a_reply_without_a_question_does_nothing(ready: Bench) -> None:
+    chat = Conversation(ConversationId("x"), "x", 0.0, 0.0)
+    ready.store.add_conversation(chat)
+    ready.store.add_message(chat.id, parent_id=None, role="assistant", content="Welcome")
+    ready.session.open_chat(chat.id)
+    ready.take()
+    ready.session.regenerate(MessageId(1))
+    assert ready.take() == []
+
+
+def test_edit_makes_a_branch_and_keeps_the_old_one(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.turn("c", "d")
+    assert ready.session.edit(MessageId(3), "c2")
+    shown, started = ready.take()
+    assert isinstance(shown, ConversationShown)
+    assert shown.conversation is not None
+    assert [message.content for message in shown.conversation.path()] == ["a", "b", "c2"]
+    assert isinstance(started, ReplyStarted)
+    assert ready.chat.versions(MessageId(5)) == [3, 5]
+    ready.says("d2")
+    ready.ends()
+    ready.session.show_version(MessageId(3))
+    assert ready.texts == ["a", "b", "c", "d"]
+
+
+def test_edit_of_the_first_message_makes_another_first_message(ready: Bench) -> None:
+    ready.turn("a", "b")
+    assert ready.session.edit(MessageId(1), "a2")
+    assert ready.texts == ["a2", ""]
+    assert ready.generate().messages == (ChatMessage("user", "a2"),)
+    assert len(ready.session.conversations()) == 1
+
+
+@pytest.mark.parametrize(("message_id", "text"), [(1, " "), (2, "x"), (99, "x")])
+def test_edit_that_makes_no_sense_does_nothing(ready: Bench, message_id: int, text: str) -> None:
+    assert not ready.session.edit(MessageId(message_id), text)
+    ready.turn("a", "b")
+    assert not ready.session.edit(MessageId(message_id), text)
+    assert ready.take() == []
+
+
+def test_show_version_follows_to_the_newest_end_and_is_kept(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.turn("c", "d")
+    ready.session.regenerate(MessageId(2))
+    ready.take()
+    ready.session.show_version(MessageId(2))
+    assert ready.take() == [ConversationShown(ready.chat)]
+    assert ready.texts == ["a", "b", "c", "d"]
+    loaded = ready.store.load(ready.chat.id)
+    assert loaded is not None
+    assert loaded.leaf_id == 4
+
+
+def test_show_version_of_an_unknown_message_does_nothing(ready: Bench) -> None:
+    ready.session.show_version(MessageId(1))
+    ready.turn("a", "b")
+    ready.session.show_version(MessageId(9))
+    assert ready.take() == []
+
+
+def test_reply_goes_on_while_another_version_is_shown(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.session.regenerate(MessageId(2))
+    ready.session.show_version(MessageId(2))
+    ready.take()
+    ready.says("c")
+    assert ready.take() == []
+    assert not ready.session.is_replying
+    ready.session.show_version(MessageId(3))
+    assert ready.texts == ["a", "c"]
+    assert ready.session.is_replying
+    ready.take()
+    ready.says("!")
+    assert ready.take() == [ReplyGrew(MessageId(3), "!", METRICS)]
+
+
+# ---------------------------------------------------------------- other chats
+
+
+def test_reply_goes_on_in_the_background(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("one ")
+    first, first_chat = ready.generate().reply_id, ready.chat.id
+    ready.session.new_chat()
+    assert ready.take()[-1] == ConversationShown(None)
+    ready.says("two", first)
+    ready.session.send("other")
+    ready.take()
+    ready.says(" three", first)
+    assert ready.take() == []
+    ready.session.open_chat(first_chat)
+    assert ready.texts == ["a", "one two three"]
+    assert ready.session.is_replying
+    ready.take()
+    ready.says("!", first)
+    assert ready.take() == [ReplyGrew(MessageId(2), "!", METRICS)]
+    assert ready.texts == ["a", "one two three!"]
+
+
+def test_reply_that_ends_in_the_background_is_stored(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("done")
+    first_chat = ready.chat.id
+    ready.session.new_chat()
+    ready.take()
+    ready.ends()
+    assert ready.take() == []
+    ready.session.open_chat(first_chat)
+    assert (ready.last.content, ready.last.status) == ("done", "complete")
+
+
+def test_open_of_a_chat_that_is_gone_only_refreshes_the_list(ready: Bench) -> None:
+    ready.session.open_chat(ConversationId("gone"))
+    assert ready.changes == [ConversationsChanged()]
+
+
+def test_rename_changes_list_and_title(ready: Bench) -> None:
+    ready.turn("a", "b")
+    ready.session.rename_chat(ready.chat.id, "  New\n name ")
+    assert ready.changes == [ConversationsChanged()]
+    assert ready.chat.title == "New name"
+    assert ready.session.conversations()[0].title == "New name"
+    ready.session.rename_chat(ready.chat.id, " ")
+    assert ready.chat.title == "New name"
+    chat_id = ready.chat.id
+    ready.session.new_chat()
+    ready.session.rename_chat(chat_id, "x" * 500)
+    assert ready.session.conversations()[0].title == "x" * 200
+
+
+def test_search_finds_messages(ready: Bench) -> None:
+    ready.turn("plane trees", "bark")
+    assert [hit.message_id for hit in ready.session.search("bark")] == [2]
+
+
+def test_delete_of_the_shown_chat_ends_its_reply_and_undo_brings_it_back(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half")
+    chat_id = ready.chat.id
+    ready.take()
+    ready.session.delete_chat(chat_id)
+    assert ready.session.conversation is None
+    assert ready.take() == [ConversationShown(None)]
+    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
+    assert ready.session.conversations() == []
+    ready.session.undo_delete()
+    assert ready.chat.id == chat_id
+    assert (ready.last.content, ready.last.status) == ("half", "stopped")
+    ready.take()
+    ready.session.undo_delete()
+    assert ready.take() == []
+
+
+def test_delete_of_another_chat_leaves_the_shown_one(ready: Bench) -> None:
+    ready.turn("a", "b")
+    first = ready.chat.id
+    ready.session.new_chat()
+    ready.turn("c", "d")
+    ready.session.delete_chat(first)
+    assert ready.take() == []
+    ready.session.undo_delete()
+    assert ready.take() == []
+    assert ready.texts == ["c", "d"]
+    assert len(ready.session.conversations()) == 2
+
+
+# ---------------------------------------------------------------- the model
+
+
+def test_load_tells_its_way_and_remembers_the_model(bench: Bench) -> None:
+    bench.settings.change(recent_models=("/old", PATH), context_tokens=512, num_threads=2)
+    bench.session.load_model(PATH)
+    bench.session.handle_event(ModelLoading(PATH, "Loading weights", 0.5))
+    bench.session.handle_event(ModelReady(INFO))
+    assert bench.take() == [
+        ModelChanged(ModelState("loading", PATH)),
+        ModelChanged(ModelState("loading", PATH, "Loading weights", 0.5)),
+        ModelChanged(ModelState("ready", PATH, info=INFO)),
+    ]
+    assert bench.posted == [LoadModel(PATH, EngineConfig(context_tokens=512, num_threads=2))]
+    assert bench.settings.value.model_path == PATH
+    assert bench.settings.value.recent_models == (PATH, "/old")
+
+
+def test_load_that_fails_tells_and_is_not_remembered(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.handle_event(ModelFailed(PATH, FAILURE))
+    assert bench.session.model == ModelState("failed", PATH, failure=FAILURE)
+    assert bench.settings.value.model_path == ""
+
+
+def test_events_of_a_load_that_was_replaced_are_ignored(bench: Bench) -> None:
+    bench.session.load_model("/other")
+    bench.session.load_model(PATH)
+    bench.take()
+    bench.session.handle_event(ModelLoading("/other", "Loading weights", 0.9))
+    bench.session.handle_event(ModelReady(make_model_info(path="/other")))
+    bench.session.handle_event(ModelFailed("/other", FAILURE))
+    bench.session.handle_event(ModelUnloaded())
+    assert bench.take() == []
+    assert bench.session.model == ModelState("loading", PATH)
+
+
+def test_unload_leaves_no_model(ready: Bench) -> None:
+    ready.session.handle_event(ModelUnloaded())
+    assert ready.take() == [ModelChanged(ModelState())]
+
+
+def test_reply_waits_for_the_model_that_loads(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.send("a")
+    assert [type(command) for command in bench.posted] == [LoadModel]
+    assert bench.session.is_replying
+    assert bench.stored(1).content == "a"
+    bench.session.handle_event(ModelReady(INFO))
+    assert bench.generate().messages == (ChatMessage("user", "a"),)
+    bench.says("b")
+    bench.ends()
+    assert bench.stored(2).model_key == model_key(INFO)
+
+
+def test_reply_that_waits_for_a_load_that_fails_gets_its_error(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.send("a")
+    bench.take()
+    bench.session.handle_event(ModelFailed(PATH, FAILURE))
+    assert bench.take() == [
+        ModelChanged(ModelState("failed", PATH, failure=FAILURE)),
+        MessageChanged(bench.last, FAILURE),
+    ]
+    assert bench.last.status == "error"
+    bench.session.send("b")
+    assert bench.last.error == "It needs 6 GB. Choose a smaller model."
+
+
+def test_reply_without_any_model_gets_an_error_with_the_next_step(bench: Bench) -> None:
+    bench.session.send("a")
+    assert bench.posted == []
+    assert bench.last.error == ("No model is open. Choose a model, then make the reply again.")
+    assert bench.texts == ["a", ""]
+
+
+def test_stop_of_a_reply_that_waits_ends_it_at_once(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.send("a")
+    bench.session.stop()
+    assert bench.last.status == "stopped"
+    bench.session.handle_event(ModelReady(INFO))
+    assert [type(command) for command in bench.posted] == [LoadModel]
+
+
+def test_send_while_a_reply_waits_ends_it_at_once(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.send("a")
+    bench.session.send("b")
+    bench.session.handle_event(ModelReady(INFO))
+    assert [type(command) for command in bench.posted] == [LoadModel, Generate]
+    assert [message.content for message in bench.generate().messages] == ["a", "b"]
+
+
+def test_switch_of_the_model_ends_the_reply_as_stopped(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("half")
+    ready.session.load_model("/other")
+    ready.ends(finish_reason="aborted")
+    other = make_model_info(path="/other")
+    ready.session.handle_event(ModelReady(other))
+    assert (ready.last.status, ready.last.content) == ("stopped", "half")
+    ready.session.send("b")
+    assert [message.token_ids for message in ready.generate().messages] == [None, None, None]
+
+
+def test_stats_are_passed_on(ready: Bench) -> None:
+    sample = StatsSampled(EngineStats(), 1, 2)
+    ready.session.handle_event(sample)
+    assert ready.take() == [StatsChanged(sample)]
+
+
+# ---------------------------------------------------------------- no chat template
+
+
+def without_template(bench: Bench) -> None:
+    bench.session.load_model(PATH)
+    bench.session.handle_event(ModelReady(make_model_info(has_chat_template=False)))
+
+
+def test_failure_for_lack_of_a_template_can_be_retried_as_plain_text(bench: Bench) -> None:
+    without_template(bench)
+    bench.session.send("a")
+    assert not bench.generate().as_plain_text
+    failure = Failure("template", "No template.")
+    bench.ends(finish_reason="error", failure=failure, reply_token_ids=None)
+    assert bench.take()[-1] == MessageChanged(bench.last, failure)
+    bench.session.continue_as_plain_text()
+    assert bench.generate().as_plain_text
+    assert bench.generate().messages == (ChatMessage("user", "a"),)
+    assert bench.take() == [ReplyStarted(bench.last)]
+    assert (bench.last.id, bench.last.status, bench.last.error) == (2, "streaming", None)
+    bench.says("b")
+    bench.ends()
+    bench.session.send("c")
+    assert bench.generate().as_plain_text
+
+
+def test_plain_text_is_not_used_with_a_model_that_has_a_template(bench: Bench) -> None:
+    without_template(bench)
+    bench.session.send("a")
+    bench.ends(finish_reason="error", failure=FAILURE)
+    bench.session.continue_as_plain_text()
+    bench.ends()
+    bench.ready()
+    bench.session.send("b")
+    assert not bench.generate().as_plain_text
+
+
+def test_continue_as_plain_text_without_a_failed_reply_does_nothing(ready: Bench) -> None:
+    ready.session.continue_as_plain_text()
+    ready.session.send("a")
+    ready.session.continue_as_plain_text()
+    ready.ends()
+    ready.session.continue_as_plain_text()
+    assert len(ready.posted) == 1
+
+
+# ---------------------------------------------------------------- storage that refuses
+
+
+def make_full(bench: Bench) -> None:
+    """No page can be added any more."""
+    pages = bench.store._connection.execute("PRAGMA page_count").fetchone()[0]
+    bench.store._connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+
+def test_send_that_cannot_be_stored_did_not_happen(ready: Bench) -> None:
+    ready.turn("a", "b")
+    make_full(ready)
+    assert not ready.session.send("x" * 100_000)
+    (failed,) = ready.take()
+    assert isinstance(failed, StorageFailed)
+    assert "The disk is full." in failed.message
+    assert failed.hint == "Free some space, then try again."
+    assert ready.texts == ["a", "b"]
+    assert not ready.session.is_replying
+
+
+def test_reply_that_cannot_be_stored_goes_on_in_the_window(ready: Bench) -> None:
+    ready.session.send("a")
+    make_full(ready)
+    ready.take()
+    ready.says("x" * 100_000)
+    ready.ends()
+    grew, failed, changed = ready.take()
+    assert isinstance(grew, ReplyGrew)
+    assert isinstance(failed, StorageFailed)
+    assert isinstance(changed, MessageChanged)
+    assert len(ready.last.content) == 100_000
+
+
+def test_reply_whose_place_cannot_be_stored_is_not_asked_for(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.turn("a", "b")
+    ready.store._connection.execute("PRAGMA query_only = ON")
+    ready.session.regenerate(MessageId(2))
+    assert [type(change) for change in ready.take()] == [ConversationShown, StorageFailed]
+    assert len(ready.posted) == 1
+
+
+def test_actions_on_a_store_that_refuses_change_nothing(ready: Bench) -> None:
+    ready.turn("a", "b")
+    chat = ready.chat
+    ready.store._connection.execute("PRAGMA query_only = ON")
+    ready.session.rename_chat(chat.id, "New")
+    ready.session.delete_chat(chat.id)
+    ready.session.set_chat_settings(ChatSettings("S"))
+    ready.session.show_version(MessageId(2))
+    assert [type(change) for change in ready.take()] == [StorageFailed] * 4
+    assert ready.chat == chat
+
+
+def test_lists_of_a_store_that_refuses_are_empty(ready: Bench) -> None:
+    ready.store._connection.execute("DROP TABLE title_index")
+    assert ready.session.search("word") == []
+    assert isinstance(ready.take()[0], StorageFailed)
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_close_keeps_running_replies_and_forgets_deleted_chats(ready: Bench) -> None:
+    ready.turn("secret", "b")
+    ready.session.delete_chat(ready.chat.id)
+    ready.session.send("a")
+    ready.says("half")
+    ready.settings.change(theme="dark")
+    ready.session.close()
+    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
+    assert SettingsStore(ready.settings.path).value.theme == "dark"
+    ready.ends()
+    ready.start()
+    (summary,) = ready.session.conversations()
+    ready.session.open_chat(summary.id)
+    assert (ready.last.content, ready.last.status) == ("half", "stopped")
+    assert b"secret" not in ready.path.read_bytes()
+
+
+def test_listener_that_left_hears_nothing(ready: Bench) -> None:
+    heard: list[SessionChange] = []
+    leave = ready.session.subscribe(heard.append)
+    ready.session.new_chat()
+    leave()
+    ready.session.new_chat()
+    assert heard == [ConversationShown(None)]
