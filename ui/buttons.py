@@ -6,7 +6,15 @@ One look for all states: a veil on hover, a stronger one while pressed, no movem
 from typing import Literal
 
 from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QEnterEvent, QFocusEvent, QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import (
+    QColor,
+    QEnterEvent,
+    QFocusEvent,
+    QFontMetrics,
+    QKeySequence,
+    QPainter,
+    QPaintEvent,
+)
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from ui.icons import paint_icon
@@ -24,7 +32,12 @@ _ICON_GAP = 8
 
 def tooltip_text(name: str, shortcut: str = "") -> str:
     """A tooltip: the control's name, then its shortcut a little apart."""
-    return f"{name}  ({shortcut})" if shortcut else name
+    return f"{name}  ({native_keys(shortcut)})" if shortcut else name
+
+
+def native_keys(shortcut: str) -> str:
+    """A shortcut such as "Ctrl+N" in the way of this system."""
+    return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 class HoverButton(QAbstractButton):

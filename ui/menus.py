@@ -6,6 +6,7 @@ from PySide6.QtCore import QPoint, QRect
 from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMenu, QWidget
 
+from ui.buttons import native_keys
 from ui.icons import icon
 from ui.painting import shadow_margins
 from ui.style import MENU_SHADOW_LEVEL
@@ -43,7 +44,7 @@ class Menu(QMenu):
             is_enabled: Whether it can be chosen.
         """
         label = text.replace("&", "&&")
-        action = self.addAction(f"{label}\t{shortcut}" if shortcut else label)
+        action = self.addAction(f"{label}\t{native_keys(shortcut)}" if shortcut else label)
         colors = self._theme.palette
         if icon_name:
             action.setIcon(icon(icon_name, colors.danger if is_danger else colors.text_2, 16))

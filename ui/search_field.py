@@ -4,7 +4,7 @@ from PySide6.QtCore import QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
-from ui.buttons import IconButton
+from ui.buttons import IconButton, native_keys
 from ui.icons import paint_icon
 from ui.theme import Theme
 
@@ -24,7 +24,7 @@ class SearchField(QLineEdit):
     def __init__(self, theme: Theme, shortcut: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
-        self._shortcut = shortcut
+        self._shortcut = native_keys(shortcut).replace("+", " ")
         self.setProperty("look", "row")
         self.setPlaceholderText("Search")
         self.setAccessibleName("Search chats")
@@ -67,7 +67,7 @@ class SearchField(QLineEdit):
         painter.setPen(QColor(palette.text_2))
         area = QRect(0, 0, self.width() - 12, self.height())
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(area, flags, self._shortcut.replace("+", " "))
+        painter.drawText(area, flags, self._shortcut)
 
     def _apply(self) -> None:
         self.setFont(self._theme.font("ui"))

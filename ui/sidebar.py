@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.conversation import ConversationSummary
 from app.search import SearchHit
-from ui.buttons import HoverButton, IconButton, tooltip_text
+from ui.buttons import HoverButton, IconButton, native_keys, tooltip_text
 from ui.chat_list import ChatList
 from ui.chat_rows import rows_by_day, rows_of_hits
 from ui.fade_edge import FADE_HEIGHT, FadeEdge
@@ -44,7 +44,7 @@ class RowButton(HoverButton):
     ) -> None:
         super().__init__(theme)
         self._icon_name = icon_name
-        self._shortcut = shortcut
+        self._shortcut = native_keys(shortcut).replace("+", " ")
         self._is_raised = is_raised
         self.setText(text)
         self.setAccessibleName(text)
@@ -76,7 +76,7 @@ class RowButton(HoverButton):
         painter.setFont(self.theme.font("key"))
         painter.setPen(QColor(palette.text_2))
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(area, flags, self._shortcut.replace("+", " "))
+        painter.drawText(area, flags, self._shortcut)
 
 
 class Mark(QWidget):

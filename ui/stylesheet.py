@@ -16,6 +16,7 @@ QToolTip {
 QLineEdit, QPlainTextEdit[field="true"] {
     background: $raised; color: $text; border: 1px solid $control; border-radius: 8px;
     padding: 0 11px; selection-background-color: $accent; selection-color: $on_accent;
+    placeholder-text-color: $text_3;
 }
 QLineEdit { min-height: ${field_height}px; }
 QPlainTextEdit[field="true"] { padding: 6px 7px; }
@@ -26,7 +27,9 @@ QPlainTextEdit[field="true"]:focus {
 QLineEdit[invalid="true"] { border: 2px solid $danger; padding: 0 10px; }
 QPlainTextEdit[invalid="true"] { border: 2px solid $danger; padding: 5px 6px; }
 QLineEdit:disabled { background: $sunken; color: $disabled; border-color: $border_2; }
-QLineEdit[look="row"] { background: transparent; border-color: transparent; }
+QLineEdit[look="row"] {
+    background: transparent; border-color: transparent; placeholder-text-color: $text_2;
+}
 QLineEdit[look="row"]:focus { background: $raised; border-color: $ring; }
 QLineEdit[inline="true"] { min-height: 0; padding: 0 10px; border: ${focus}px solid $ring; }
 ChatList, ChatList > QWidget { background: transparent; border: none; }
@@ -54,6 +57,8 @@ def make_style_sheet(palette: Palette, *, field_height: int) -> str:
         ring=palette.ring,
         danger=palette.danger,
         disabled=palette.disabled,
+        text_2=palette.text_2,
+        text_3=palette.text_3,
         border_2=palette.border_2,
         tooltip=palette.tooltip,
         tooltip_text=palette.tooltip_text,

@@ -1,0 +1,239 @@
+"""Pictures of the window with a scripted engine: `python -m tests.ui.screenshots FOLDER [NAME ...]`.
+
+Run by hand, to look at what was made and for the README. QT_SCALE_FACTOR=1.5 gives sharper ones.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from PySide6.QtCore import QEventLoop, Qt, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.conversation import Conversation, ConversationId
+from app.paths import Paths
+from app.storage import ConversationStore
+from app.worker import EngineWorker
+from inference.errors import ModelFileError
+from tests.app.fake_engine import FakeEngineFactory, FakeScript
+from ui.program import Program
+from ui.start import make_application
+from ui.theme import ThemeChoice
+
+TITLES = (
+    ("Letter to the landlord", 0.2),
+    ("Regex for ISO dates", 0.3),
+    ("Trip to Lisbon in May", 1.1),
+    ("给妈妈的生日祝词", 1.2),
+    ("Why dusk turns violet", 1.3),
+    ("Refactor the invoice parser", 3.0),
+    ("Meal plan without dairy", 4.0),
+    ("A very long title of a chat that cannot fit into the sidebar at all", 12.0),
+)
+QUESTION = "How long until savings double at 4%? Add a small script."
+REPLY = """## Doubling time
+
+At a yearly rate, money doubles after a while. The **rule of 72** comes close:
+
+- Divide 72 by the rate in percent; `72 / 4` gives 18 years.
+- The result is within 3% for rates from 2 to 12%.
+
+| Rate | Exact | Rule of 72 |
+|---|---:|---:|
+| 2% | 35.0 years | 36.0 years |
+| 4% | 17.7 years | 18.0 years |
+
+```python
+from math import log
+
+def years_to_double(rate: float) -> float:
+    return log(2) / log(1 + rate)  # 0.04 gives 17.67
+```
+"""
+SECOND_QUESTION = "And if I add 200 every month?"
+SECOND_REPLY = (
+    "Much sooner. Starting from 10,000 at 4%, with 200 added each month, you reach 20,000 after "
+    "**40 months**. Most of that comes from your own deposits, because the interest on the first "
+    "years is small."
+)
+
+
+def wait(milliseconds: int) -> None:
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the window did not come to the state for the picture")
+        wait(10)
+
+
+def fill(paths: Paths) -> None:
+    """Chats of several days."""
+    for title, days in sorted(TITLES, key=lambda item: -item[1]):
+        at = time.time() - days * 86_400
+        store = ConversationStore(paths.database_file, clock=partial(float, at))
+        chat_id = ConversationId(f"chat-{days}")
+        store.add_conversation(Conversation(chat_id, title, created_at=at, updated_at=at))
+        store.add_message(chat_id, parent_id=None, role="user", content=title)
+        store.close()
+
+
+class Scene:
+    """A window with a scripted engine."""
+
+    def __init__(self, application: QApplication, folder: Path, *, has_chats: bool) -> None:
+        self.paths = Paths(folder)
+        self.paths.prepare()
+        if has_chats:
+            fill(self.paths)
+        self.script = FakeScript(replies=[REPLY, SECOND_REPLY], prefill_tokens=96)
+        self.program = Program(
+            application, self.paths, EngineWorker(FakeEngineFactory(self.script))
+        )
+        self.program.theme.reduce_motion = True
+        self.window = self.program.window
+
+    def open(self, theme: ThemeChoice, width: int, height: int, percent: int = 100) -> None:
+        self.program.theme.set_choice(theme)
+        self.program.theme.set_text_size(percent)
+        self.window.resize(width, height)
+        self.program.show()
+        self.program.start_engine(Path("/models/SmolLM2-135M.gguf"))
+        wait_until(lambda: self.program.session.model.kind == "ready")
+
+    def chat(self) -> None:
+        session = self.program.session
+        session.send(QUESTION)
+        wait_until(lambda: not session.is_replying)
+        self.script.tokens_per_s = 12.0
+        session.send(SECOND_QUESTION)
+        wait(1500)
+
+    def close(self) -> None:
+        self.window.close()
+        self.program.close()
+
+
+def take(widget: QWidget, path: Path) -> None:
+    wait(80)
+    widget.grab().save(str(path))
+    sys.stdout.write(f"{path}\n")
+
+
+def open_drawer(scene: Scene) -> QWidget:
+    scene.window.toggle_sidebar()
+    return scene.window
+
+
+def open_menu(scene: Scene) -> QWidget:
+    menu = scene.program.controller.build_chat_menu()
+    menu.popup(scene.window.mapToGlobal(scene.window.rect().center()))
+    return menu
+
+
+def open_models(scene: Scene) -> QWidget:
+    menu = scene.program.controller.models.build_menu()
+    menu.popup(scene.window.mapToGlobal(scene.window.rect().center()))
+    return menu
+
+
+def delete_a_chat(scene: Scene) -> QWidget:
+    scene.program.controller.sidebar.delete(scene.program.session.conversations()[-1].id)
+    return scene.window
+
+
+def open_settings(scene: Scene) -> QWidget:
+    scene.program.controller.open_settings()
+    return scene.program.controller.dialog or scene.window
+
+
+def open_chat_settings(scene: Scene) -> QWidget:
+    scene.program.controller.open_chat_settings()
+    return scene.program.controller.dialog or scene.window
+
+
+def open_about(scene: Scene) -> QWidget:
+    scene.program.controller.open_about()
+    return scene.program.controller.dialog or scene.window
+
+
+def fail_to_load(scene: Scene) -> QWidget:
+    scene.script.load_error = ModelFileError(
+        "/models/other.gguf", "the file ends before its last tensor.", hint="Download it again."
+    )
+    scene.program.session.load_model("/models/other.gguf")
+    wait_until(lambda: scene.program.session.model.kind == "failed")
+    return scene.window
+
+
+def search(scene: Scene) -> QWidget:
+    scene.window.sidebar.search_field.setFocus(Qt.FocusReason.ShortcutFocusReason)
+    scene.window.sidebar.search_field.setText("li")
+    wait(250)
+    return scene.window
+
+
+SETUPS: dict[str, Callable[[Scene], QWidget]] = {
+    "drawer": open_drawer,
+    "menu": open_menu,
+    "models": open_models,
+    "toast": delete_a_chat,
+    "settings": open_settings,
+    "chatsettings": open_chat_settings,
+    "about": open_about,
+    "failed": fail_to_load,
+    "search": search,
+}
+
+
+def picture(application: QApplication, name: str, folder: Path) -> None:
+    """Take the picture called `name`: KIND-THEME-WIDTHxHEIGHT[-PERCENT]."""
+    kind, theme, size, *rest = name.split("-")
+    width, height = (int(number) for number in size.split("x"))
+    with tempfile.TemporaryDirectory() as profile:
+        scene = Scene(application, Path(profile), has_chats=kind != "empty")
+        scene.open(theme, width, height, int(rest[0]) if rest else 100)  # type: ignore[arg-type]
+        if kind not in ("empty", "failed", "search"):
+            scene.chat()
+        shown = SETUPS[kind](scene) if kind in SETUPS else scene.window
+        take(shown, folder / f"{name}.png")
+        scene.close()
+
+
+NAMES = (
+    "chat-light-1280x800",
+    "chat-dark-1280x800",
+    "chat-contrast-1280x800",
+    "chat-light-800x600",
+    "empty-light-1280x800",
+    "empty-dark-800x600",
+    "drawer-light-800x600",
+    "menu-light-1280x800",
+    "models-dark-1280x800",
+    "toast-light-1280x800",
+    "settings-light-1280x800",
+    "chatsettings-dark-1280x800",
+    "about-light-1280x800",
+    "failed-light-1280x800",
+    "search-light-1280x800",
+)
+
+
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    application = make_application()
+    for name in arguments[1:] or NAMES:
+        picture(application, name, folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

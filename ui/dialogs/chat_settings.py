@@ -1,0 +1,90 @@
+"""System prompt and sampling of one chat. GUI thread."""
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QGridLayout, QWidget
+
+from app.conversation import ChatSettings
+from inference.config import SamplingParams
+from ui.dialogs.base import Dialog
+from ui.fields import AreaField, Field
+from ui.sampling_form import FORM_FIELDS, read_form, texts_of
+from ui.theme import Theme
+
+_WIDTH = 520
+
+
+class ChatSettingsDialog(Dialog):
+    """Shows what holds for the chat; saves only what is allowed.
+
+    Args:
+        theme: Colours and fonts.
+        settings: Of the chat.
+        general_sampling: What holds where the chat has none of its own.
+        general_prompt: The same for the system prompt; shown as a hint.
+        parent: The window.
+
+    Signals:
+        saved: The new ChatSettings.
+    """
+
+    saved = Signal(object)
+
+    def __init__(
+        self,
+        theme: Theme,
+        settings: ChatSettings,
+        *,
+        general_sampling: SamplingParams,
+        general_prompt: str,
+        parent: QWidget | None,
+    ) -> None:
+        super().__init__(theme, "Chat settings", parent, width=_WIDTH)
+        self._general_sampling = general_sampling
+        self.prompt_field = AreaField(
+            theme,
+            "Instructions for the model",
+            hint=general_prompt or "For example: answer briefly",
+        )
+        self.content.addWidget(self.prompt_field)
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(12)
+        grid.setVerticalSpacing(12)
+        self.fields: dict[str, Field] = {}
+        for number, form_field in enumerate(FORM_FIELDS):
+            field = Field(theme, form_field.label, hint=form_field.hint, tip=form_field.tip)
+            field.edited.connect(self._check)
+            self.fields[form_field.name] = field
+            grid.addWidget(field, number // 2, number % 2)
+        self.content.addLayout(grid)
+        self.reset_button = self.add_left_button("Reset to defaults")
+        self.reset_button.clicked.connect(self._reset)
+        self.add_button("Cancel").clicked.connect(self.reject)
+        self.save_button = self.add_button("Save", "primary")
+        self.save_button.clicked.connect(self._save)
+        self._show(settings)
+
+    def _show(self, settings: ChatSettings) -> None:
+        self.prompt_field.set_text(settings.system_prompt)
+        for name, text in texts_of(settings.sampling or self._general_sampling).items():
+            self.fields[name].set_text(text)
+        self._check()
+
+    def _reset(self) -> None:
+        self._show(ChatSettings())
+
+    def _check(self) -> bool:
+        _, problems = read_form({name: field.text for name, field in self.fields.items()})
+        for name, field in self.fields.items():
+            field.show_problem(problems.get(name, ""))
+        self.save_button.setEnabled(not problems)
+        self.save_button.setToolTip("A value is not allowed" if problems else "")
+        self.adjustSize()
+        return not problems
+
+    def _save(self) -> None:
+        if not self._check():
+            return
+        params, _ = read_form({name: field.text for name, field in self.fields.items()})
+        sampling = None if params == self._general_sampling else params
+        self.saved.emit(ChatSettings(system_prompt=self.prompt_field.text, sampling=sampling))
+        self.accept()

@@ -1,0 +1,32 @@
+"""The system's own dialogs that choose a model. GUI thread."""
+
+from pathlib import Path
+
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+
+class ModelFileDialog:
+    """Chooses a GGUF file."""
+
+    @classmethod
+    def ask(cls, parent: QWidget | None, folder: str) -> str | None:
+        """The chosen file; None if none was chosen. `folder` is where to begin."""
+        path, _ = QFileDialog.getOpenFileName(
+            parent, "Open a model file", folder, "Models (*.gguf);;All files (*)"
+        )
+        return path or None
+
+
+class ModelFolderDialog:
+    """Chooses a Hugging Face folder with safetensors files."""
+
+    @classmethod
+    def ask(cls, parent: QWidget | None, folder: str) -> str | None:
+        """The chosen folder; None if none was chosen. `folder` is where to begin."""
+        return QFileDialog.getExistingDirectory(parent, "Open a model folder", folder) or None
+
+
+def start_folder(model_path: str) -> str:
+    """Where to look for models: beside the last one, else the home folder."""
+    folder = Path(model_path).parent
+    return str(folder if model_path and folder.is_dir() else Path.home())

@@ -1,0 +1,138 @@
+"""Opens the window of a profile and runs it until it is closed. Main thread."""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from PySide6.QtCore import (
+    QEventLoop,
+    QLocale,
+    QMessageLogContext,
+    QTimer,
+    QtMsgType,
+    qInstallMessageHandler,
+)
+from PySide6.QtWidgets import QApplication
+
+from app.errors import AppError, StorageError
+from app.paths import Paths
+from ui.dialogs.error import ErrorDialog
+from ui.fonts import load_fonts
+from ui.interrupts import Interrupts
+from ui.program import Program
+from ui.single_instance import SingleInstance
+from ui.theme import Theme
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+TRACE_VARIABLE = "QUIRE_TRACE_STARTUP"
+_PAINT_TIMEOUT_MS = 20_000
+
+_LEVELS = {
+    QtMsgType.QtDebugMsg: logging.DEBUG,
+    QtMsgType.QtInfoMsg: logging.INFO,
+    QtMsgType.QtWarningMsg: logging.WARNING,
+    QtMsgType.QtCriticalMsg: logging.ERROR,
+    QtMsgType.QtFatalMsg: logging.CRITICAL,
+}
+
+
+class WindowError(AppError):
+    """The window did not come up."""
+
+
+def run(paths: Paths, *, model_path: Path | None = None) -> int:
+    """Show the window and serve it until it is closed.
+
+    Args:
+        paths: The profile, prepared.
+        model_path: The model to open; None takes the last one, or the starter model.
+
+    Returns:
+        The exit code; 0 as well when another Quire has the profile and came forward.
+    """
+    qInstallMessageHandler(_log_qt_message)
+    application = make_application()
+    instance = SingleInstance(paths.socket_name)
+    if not instance.claim():
+        logger.info("This profile is open already; its window was asked to come forward")
+        return EXIT_OK
+    try:
+        program = Program(application, paths)
+    except StorageError as error:
+        _tell_storage_error(error, paths)
+        return EXIT_FAILED
+    instance.raise_requested.connect(program.bring_forward)
+    program.window.first_painted.connect(_note_first_paint)
+    program.window.first_painted.connect(lambda: program.start_engine(model_path))
+    interrupts = Interrupts(application.quit)
+    program.show()
+    code = application.exec()
+    interrupts.close()
+    instance.release()
+    if not program.close():
+        logging.shutdown()
+        os._exit(code)  # the engine thread is stuck; everything of the person is stored
+    return code
+
+
+def open_and_close(paths: Paths) -> None:
+    """Open the window of this profile without an engine, wait until it is painted, close it.
+
+    Raises:
+        AppError: It was not painted, or the profile cannot be used.
+    """
+    application = make_application()
+    program = Program(application, paths)
+    loop = QEventLoop()
+    program.window.first_painted.connect(loop.quit)
+    QTimer.singleShot(_PAINT_TIMEOUT_MS, loop.quit)
+    program.show()
+    loop.exec()
+    was_painted = program.window.was_painted
+    program.window.close()
+    program.close()
+    if not was_painted:
+        raise WindowError("The window was not painted in time.")
+
+
+def make_application() -> QApplication:
+    """The Qt application with our name and fonts; the one that runs if there is one."""
+    known = QApplication.instance()
+    if isinstance(known, QApplication):
+        application = known
+    else:
+        application = QApplication([sys.argv[0] if sys.argv else "quire"])
+    application.setApplicationName("quire")
+    application.setApplicationDisplayName("Quire")
+    application.setDesktopFileName("quire")
+    if QLocale.system().language() == QLocale.Language.C:
+        QLocale.setDefault(QLocale("en_US"))  # "C" writes 8192, people read 8,192
+    load_fonts()
+    return application
+
+
+def _note_first_paint() -> None:
+    since_start_ms = (time.time() - psutil.Process().create_time()) * 1000
+    logger.info("Window painted %.0f ms after the process started", since_start_ms)
+    if os.environ.get(TRACE_VARIABLE):
+        sys.stderr.write(f"window painted after {since_start_ms:.0f} ms\n")
+
+
+def _tell_storage_error(error: StorageError, paths: Paths) -> None:
+    dialog = ErrorDialog(
+        Theme(),
+        "Your chats cannot be opened",
+        f"{error} {error.hint}".strip(),
+        log_file=paths.log_file,
+    )
+    dialog.exec()
+
+
+def _log_qt_message(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
+    logger.log(_LEVELS.get(kind, logging.WARNING), "Qt: %s", message)

@@ -1,0 +1,88 @@
+"""Between the session and the status bar. GUI thread."""
+
+from PySide6.QtCore import QObject
+
+from app.chat_session import ChatSession
+from app.session_changes import (
+    ConversationShown,
+    MessageChanged,
+    ModelChanged,
+    ModelState,
+    ReplyGrew,
+    ReplyStarted,
+    SessionChange,
+    StatsChanged,
+)
+from inference.metrics import RequestMetrics
+from ui.model_button import ModelLabel
+from ui.model_words import model_label, model_name
+from ui.numbers import gigabytes, rate, seconds
+from ui.status_bar import StatusBar
+from ui.throttle import Throttle
+
+# Numbers that change more often than four times a second cannot be read.
+NUMBER_INTERVAL_MS = 250
+
+
+class StatusController(QObject):
+    """Keeps the items true, and calm."""
+
+    def __init__(self, session: ChatSession, bar: StatusBar, parent: QObject) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._bar = bar
+        self._metrics: RequestMetrics | None = None
+        self._numbers = Throttle(NUMBER_INTERVAL_MS, self)
+        session.subscribe(self._follow)
+        self._show_model(session.model)
+        self._take_shown_chat()
+
+    def _follow(self, change: SessionChange) -> None:
+        match change:
+            case ReplyGrew(_, _, metrics):
+                self._metrics = metrics
+                self._numbers.call(self._show_numbers)
+            case ModelChanged(state):
+                self._show_model(state)
+            case ConversationShown():
+                self._take_shown_chat()
+            case ReplyStarted():
+                self._bar.show_speed("")
+                self._bar.show_first_word("")
+            case MessageChanged(message, _):
+                self._numbers.cancel()
+                if message.metrics is not None:
+                    self._metrics = message.metrics
+                self._show_numbers()
+            case StatsChanged(sample):
+                used, total = gigabytes(sample.rss_bytes), gigabytes(sample.total_memory_bytes)
+                self._bar.show_memory(f"Memory {used} of {total} GB")
+            case _:
+                pass
+
+    def _take_shown_chat(self) -> None:
+        conversation = self._session.conversation
+        path = conversation.path() if conversation else []
+        known = [message.metrics for message in path if message.metrics is not None]
+        self._metrics = known[-1] if known else None
+        self._numbers.cancel()
+        self._show_numbers()
+
+    def _show_model(self, state: ModelState) -> None:
+        label = model_label(state)
+        if state.info is not None:
+            label = ModelLabel(label.mark, model_name(state), tip=state.info.backend)
+            self._bar.show_model(label, state.info.quantization)
+        else:
+            self._bar.show_model(label)
+        self._show_numbers()
+
+    def _show_numbers(self) -> None:
+        metrics = self._metrics or RequestMetrics()
+        info = self._session.model.info
+        used = metrics.prompt_tokens + metrics.completion_tokens
+        self._bar.show_context(used, info.context_tokens if info else None)
+        speed = metrics.decode_tps
+        self._bar.show_speed("" if speed is None else f"{rate(speed)} tok/s")
+        first = metrics.ttft_ms
+        self._bar.show_first_word("" if first is None else f"First word after {seconds(first)}")
