@@ -58,7 +58,7 @@ class Settings:
     context_tokens: int | None = None
     num_threads: int | None = None
     sidebar_visible: bool = True
-    sidebar_width: int = 264
+    sidebar_width: int = 252
     window_geometry: str = ""
 
     def __post_init__(self) -> None:
