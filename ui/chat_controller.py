@@ -61,7 +61,7 @@ class ChatController(QObject):
                 messages.update_message(message, self._versions(message.id))
             case ReplyStarted(message):
                 messages.begin_reply(message)
-                self._show_replying()
+                self._pane.composer.set_replying(True)
             case MessageChanged(message, _):
                 messages.update_message(message, self._versions(message.id))
                 self._show_replying()

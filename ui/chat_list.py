@@ -31,6 +31,8 @@ from ui.chat_rows import ChatRow, Row
 from ui.menus import Menu
 from ui.theme import Theme
 
+_INSET = 10
+_INSET_BESIDE_BAR = 2
 _AnyIndex = QModelIndex | QPersistentModelIndex
 
 
@@ -288,6 +290,9 @@ class ChatList(QListView):
         """Qt override: the hovered row changes with the pointer."""
         if event.type() in (QEvent.Type.HoverMove, QEvent.Type.HoverEnter, QEvent.Type.HoverLeave):
             self.viewport().update()
+        elif event.type() == QEvent.Type.Resize:
+            has_bar = self.verticalScrollBar().isVisible()
+            self._painter.right_inset = _INSET_BESIDE_BAR if has_bar else _INSET
         return super().viewportEvent(event)
 
     def _open_menu(self, index: QModelIndex, place: QPoint) -> None:

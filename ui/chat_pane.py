@@ -1,6 +1,5 @@
 """Everything right of the sidebar: header, messages or greeting, notice, composer. GUI thread."""
 
-from PySide6.QtCore import Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
@@ -25,16 +24,12 @@ class ChatPane(QWidget):
 
     Attributes:
         header, messages, empty, notice, composer, toast: The parts.
-
-    Signals:
-        placed: The parts have new places.
     """
-
-    placed = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._content_bottom = 0
         self.header = Header(theme, self)
         self.messages = MessageList(theme, self)
         self.empty = EmptyState(theme, self)
@@ -42,6 +37,7 @@ class ChatPane(QWidget):
         self.composer = Composer(theme, self)
         self.toast = Toast(theme, self)
         self.composer.height_changed.connect(self.place)
+        self.toast.resized.connect(self._place_toast)
         self.messages.scrolled.connect(self.header.set_scrolled)
         self.setTabOrder(self.header.menu_button, self.composer.input)
         self.setTabOrder(self.composer.input, self.composer.button)
@@ -84,8 +80,11 @@ class ChatPane(QWidget):
         content_height = max(0, bottom - HEADER_HEIGHT)
         self.messages.setGeometry(0, HEADER_HEIGHT, width, content_height)
         self.empty.setGeometry(0, HEADER_HEIGHT, width, content_height)
-        self.toast.place(width // 2, bottom - _TOAST_GAP)
-        self.placed.emit()
+        self._content_bottom = bottom
+        self._place_toast()
+
+    def _place_toast(self) -> None:
+        self.toast.place(self.width() // 2, self._content_bottom - _TOAST_GAP)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Qt override."""

@@ -23,10 +23,12 @@ class ChatRowPainter:
 
     Attributes:
         theme: Colours and fonts.
+        right_inset: Space right of a row; less where a scroll bar stands beside it.
     """
 
     def __init__(self, theme: Theme) -> None:
         self.theme = theme
+        self.right_inset = _INSET
 
     def height(self, row: Row, *, is_first: bool) -> int:
         """Height of the row in the list, gap above a heading included."""
@@ -37,7 +39,7 @@ class ChatRowPainter:
 
     def row_rect(self, rect: QRect) -> QRect:
         """The rounded part of a row."""
-        return rect.adjusted(_INSET, 0, -_INSET, 0)
+        return rect.adjusted(_INSET, 0, -self.right_inset, 0)
 
     def menu_rect(self, rect: QRect) -> QRect:
         """Where the dots that open the row's menu are."""

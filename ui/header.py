@@ -55,12 +55,11 @@ class Header(QWidget):
         self._stack.addWidget(self._field)
         self._field.editingFinished.connect(self._finish)
         self._field.given_up.connect(self._show_title)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(10, 0, 16, 0)
+        row = self._row = QHBoxLayout(self)
         row.setSpacing(4)
         row.addWidget(self.sidebar_button)
         row.addWidget(self.new_chat_button)
-        row.addSpacing(10)
+        row.addSpacing(6)
         row.addWidget(self._stack, 1)
         row.addSpacing(12)
         row.addWidget(self.model_button)
@@ -78,6 +77,7 @@ class Header(QWidget):
         """Take over the sidebar's buttons while it is folded."""
         self.sidebar_button.setVisible(is_folded)
         self.new_chat_button.setVisible(is_folded)
+        self._row.setContentsMargins(10 if is_folded else 18, 0, 16, 0)
 
     def set_scrolled(self, is_scrolled: bool) -> None:
         """Show the hairline below, which says that there is more above."""

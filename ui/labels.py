@@ -35,6 +35,7 @@ class Label(QLabel):
 
     def _apply(self) -> None:
         self.setFont(self._theme.font(self._style))
+        self.setMinimumHeight(self._theme.line_height(self._style))
         palette = self.palette()
         palette.setColor(QPalette.ColorRole.WindowText, self._theme.color(self._role))
         self.setPalette(palette)

@@ -66,7 +66,9 @@ class Menu(QMenu):
 
     def add_heading(self, text: str) -> None:
         """Add a row that only tells."""
-        self.addAction(text.replace("&", "&&")).setEnabled(False)
+        action = self.addAction(text.replace("&", "&&"))
+        action.setProperty("heading", True)
+        action.setEnabled(False)
 
     def add_menu(self, text: str, *, icon_name: str = "") -> "Menu":
         """Add a row that opens another menu, and give that menu."""

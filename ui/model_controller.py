@@ -128,6 +128,5 @@ class ModelController(QObject):
         if starter and starter != state.path:
             actions.append(("Use the starter model", lambda: self._load(starter)))
         actions.append(("Try again", lambda: self._load(state.path)))
-        text = f"{path_name(state.path)}: {words.text}" if state.path else words.text
-        self._pane.notice.show_failure(words.title, text, actions)
+        self._pane.notice.show_failure(words.title, words.text, actions)
         self._pane.show_notice(True)

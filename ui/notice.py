@@ -14,6 +14,7 @@ from ui.theme import Theme
 
 _RADIUS = 12
 _OUTLINE_OPACITY = 0.38
+_FILL_OPACITY = 0.6
 
 NoticeAction = tuple[str, Callable[[], object]]
 
@@ -75,8 +76,10 @@ class Notice(QWidget):
         palette = self._theme.palette
         rect = QRectF(self.rect())
         outline = QColor(palette.danger)
+        fill = QColor(palette.danger_soft)
         if not palette.is_contrast:
             outline.setAlphaF(_OUTLINE_OPACITY)
+            fill.setAlphaF(_FILL_OPACITY)
         paint_rounded(painter, rect, _RADIUS, fill=palette.surface)
-        paint_rounded(painter, rect, _RADIUS, fill=palette.danger_soft, outline=outline)
+        paint_rounded(painter, rect, _RADIUS, fill=fill, outline=outline)
         paint_icon(painter, "circle-alert", palette.danger, QRectF(16, 15, 18, 18))

@@ -79,8 +79,9 @@ class Segmented(QWidget):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         """Qt override."""
-        width = self.width() / len(self._choices)
-        self._take(min(int(event.position().x() / width), len(self._choices) - 1))
+        for number, cell in enumerate(self._cells()):
+            if cell.contains(event.position()):
+                self._take(number)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
@@ -93,16 +94,28 @@ class Segmented(QWidget):
             fill=palette.sunken,
             outline=palette.border_2,
         )
-        width = self.width() / len(self._choices)
         painter.setFont(self._theme.font("button"))
+        cells = self._cells()
         for number, (_, label) in enumerate(self._choices):
-            cell = QRectF(number * width + 2, 2, width - 4, self.height() - 4)
+            cell = cells[number].adjusted(2, 2, -2, -2)
             is_taken = number == self._index
             if is_taken:
                 fill = palette.select if palette.is_contrast else palette.raised
                 paint_rounded(painter, cell, 6, fill=fill, outline=palette.border_2)
             painter.setPen(QColor(palette.text if is_taken else palette.text_2))
             painter.drawText(cell, Qt.AlignmentFlag.AlignCenter, label)
+
+    def _cells(self) -> list[QRectF]:
+        """Where the choices are; the room that the labels leave is shared evenly."""
+        metrics = QFontMetrics(self._theme.font("button"))
+        widths = [metrics.horizontalAdvance(label) for _, label in self._choices]
+        spare = (self.width() - sum(widths)) / len(widths)
+        cells: list[QRectF] = []
+        left = 0.0
+        for width in widths:
+            cells.append(QRectF(left, 0, width + spare, self.height()))
+            left += width + spare
+        return cells
 
     def _take(self, index: int) -> None:
         if index != self._index:

@@ -59,7 +59,9 @@ class SidebarController(QObject):
                 self._list()
             case ConversationShown():
                 self._mark()
-            case ReplyStarted() | MessageChanged():
+            case ReplyStarted(message):
+                self._sidebar.chat_list.set_replying(message.conversation_id)
+            case MessageChanged():
                 self._mark_replying()
             case _:
                 pass

@@ -106,7 +106,7 @@ class PrivateButton(HoverButton):
     def sizeHint(self) -> QSize:
         """Qt override."""
         width = QFontMetrics(self.theme.font("small_strong")).horizontalAdvance(self.text())
-        return QSize(width + 22, 22)
+        return QSize(width + 20, 22)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""

@@ -125,8 +125,11 @@ class QuireStyle(QProxyStyle):
             option, QStyleOptionMenuItem
         ):
             action = widget.actionAt(option.rect.center()) if isinstance(widget, QMenu) else None
-            is_danger = action is not None and bool(action.property("danger"))
-            self._draw_menu_row(painter, option, is_danger=is_danger)
+            if action is not None and action.property("heading"):
+                self._draw_menu_heading(painter, option)
+            else:
+                is_danger = action is not None and bool(action.property("danger"))
+                self._draw_menu_row(painter, option, is_danger=is_danger)
             return
         super().drawControl(element, option, painter, widget)
 
@@ -179,6 +182,13 @@ class QuireStyle(QProxyStyle):
             painter.drawText(
                 text_rect, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, shortcut
             )
+
+    def _draw_menu_heading(self, painter: QPainter, option: QStyleOptionMenuItem) -> None:
+        painter.setFont(self._theme.font("group"))
+        painter.setPen(self._theme.color("text_3"))
+        place = option.rect.adjusted(10, 0, -10, 0)
+        flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(place, flags | Qt.TextFlag.TextHideMnemonic, option.text)
 
     def _row_color(self, *, is_enabled: bool, is_danger: bool) -> str:
         if not is_enabled:

@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QEasingCurve, QEvent, QPoint, QPropertyAnimation, QRectF, QSize, QTimer
+from PySide6.QtCore import (
+    QEasingCurve,
+    QEvent,
+    QPoint,
+    QPropertyAnimation,
+    QRectF,
+    QSize,
+    QTimer,
+    Signal,
+)
 from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
@@ -20,7 +29,13 @@ _SLIDE_MS = 160
 
 
 class Toast(QWidget):
-    """One at a time; goes after six seconds, but stays while hovered or focused."""
+    """One at a time; goes after six seconds, but stays while hovered or focused.
+
+    Signals:
+        resized: It says something else, and wants to be placed anew.
+    """
+
+    resized = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
@@ -81,6 +96,7 @@ class Toast(QWidget):
         self._timer.start()
         self.show()
         self.raise_()
+        self.resized.emit()
 
     def act(self) -> None:
         """Do what the button does, if there is one."""
