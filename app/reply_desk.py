@@ -161,18 +161,17 @@ class ReplyDesk:
         path = event.info.path if isinstance(event, ModelReady) else event.path
         if path != self.model.path:
             return  # from a load that a newer one has replaced
-        match event:
-            case ModelLoading():
-                self._set_model(ModelState("loading", path, event.stage, event.fraction))
-            case ModelReady():
-                self._set_model(ModelState("ready", path, info=event.info))
-                self._remember(path)
-                for live in self._waiting():
-                    self._send(live, event.info)
-            case ModelFailed():
-                self._set_model(ModelState("failed", path, failure=event.failure))
-                for live in self._waiting():
-                    self._fail(live, event.failure)
+        if isinstance(event, ModelLoading):
+            self._set_model(ModelState("loading", path, event.stage, event.fraction))
+        elif isinstance(event, ModelReady):
+            self._set_model(ModelState("ready", path, info=event.info))
+            self._remember(path)
+            for live in self._waiting():
+                self._send(live, event.info)
+        else:
+            self._set_model(ModelState("failed", path, failure=event.failure))
+            for live in self._waiting():
+                self._fail(live, event.failure)
 
     def _waiting(self) -> list[LiveReply]:
         return [live for live in self._live.values() if live.key is None]

@@ -75,3 +75,13 @@ def test_step_that_another_process_has_done_is_left_out(tmp_path: Path) -> None:
     assert stored_version(connection) == 1
     other.close()
     connection.close()
+
+
+def test_step_on_a_full_disk_is_undone_whole() -> None:
+    connection = make_connection()
+    connection.execute("PRAGMA max_page_count = 8").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        migrate(connection)
+    assert not connection.in_transaction
+    assert tables(connection) == []
+    assert stored_version(connection) == 0

@@ -286,7 +286,10 @@ def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [b"not a database " * 100, b"<html>" + b"x" * 5000])
-def test_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_database_is_kept_aside(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.database.time.strftime", lambda _: "20261129-120000")
     path = tmp_path / "chats.db"
     path.write_bytes(content)
     with pytest.raises(DatabaseDamagedError) as caught:
@@ -298,7 +301,8 @@ def test_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(DatabaseDamagedError) as second:
         make_store(tmp_path)
-    assert second.value.kept_as != kept
+    assert kept.name == "chats.damaged-20261129-120000.db"
+    assert second.value.kept_as == tmp_path / "chats.damaged-20261129-120000-2.db"
     store = make_store(tmp_path)
     assert store.conversations() == []
     store.close()
