@@ -123,14 +123,13 @@ def _parse(path: Path, text: bytes) -> dict[str, object]:
         return values
 
     try:
-        header = json.loads(text, object_pairs_hook=refuse_twins)
+        # It starts with a brace, so it is an object or no JSON.
+        header: dict[str, object] = json.loads(text, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
         reason = str(error)[:100] or "nested too deeply"
         raise ModelFileError(
             path, f"The header is not valid JSON: {reason}.", hint=DAMAGED_HINT
         ) from error
-    if not isinstance(header, dict):
-        raise ModelFileError(path, "The header is not a JSON object.", hint=DAMAGED_HINT)
     return header
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.safetensors_folder import ModelFolder
+from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.text.json_file import read_json_object
 
 logger = logging.getLogger(__name__)
@@ -18,10 +19,6 @@ logger = logging.getLogger(__name__)
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _UNKNOWN_CONTEXT_TOKENS = 4096
 _ANOTHER = "Choose another model."
-_LIBRARY_ERRORS = (
-    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError,
-    ZeroDivisionError,
-)  # fmt: skip  # what transformers raises for configurations and weights that it cannot use
 
 
 def check_config(folder: ModelFolder) -> str:
@@ -80,9 +77,9 @@ def load_folder(
             use_safetensors=True,
             output_loading_info=True,
         )
-    except _LIBRARY_ERRORS as error:
+    except LIBRARY_ERRORS as error:
         raise ModelFileError(
-            folder.path, f"transformers cannot load it: {_first_line(error)}", hint=_ANOTHER
+            folder.path, f"transformers cannot load it: {first_line(error)}", hint=_ANOTHER
         ) from error
     _check_report(folder.path, report)
     module.requires_grad_(False)
@@ -138,8 +135,3 @@ def _check_report(path: Path, report: dict[str, object]) -> None:
     unexpected = report.get("unexpected_keys")
     if isinstance(unexpected, list | set | tuple) and unexpected:
         logger.warning("%d tensors of the folder have no use", len(unexpected))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]

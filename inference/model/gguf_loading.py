@@ -22,6 +22,7 @@ from inference.model.gguf_models import (
     ROPE_FREQS,
     GgufPlan,
 )
+from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.model.progress import LoadReporter
 
 _MAX_WORKERS = 8
@@ -59,10 +60,10 @@ def build_module(plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> nn.Modul
         config = getattr(package, plan.family.config_class)(**values)
         with init_empty_weights(include_buffers=False):
             module: nn.Module = getattr(package, plan.family.model_class)(config)
-    except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+    except LIBRARY_ERRORS as error:
         raise ModelFileError(
             file.path,
-            f"The metadata describes no possible {plan.architecture} model: {error}".rstrip("."),
+            f"The metadata describes no possible {plan.architecture} model: {first_line(error)}",
             hint=_DAMAGED,
         ) from error
     _apply_rope_freqs(module, file)
