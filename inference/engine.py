@@ -263,7 +263,8 @@ class Engine:
         outputs = []
         for chunk in chunks:
             failure = ComputeError(
-                f"The model could not go on: {error}", hint="Try again, or load the model again."
+                f"The model could not go on: {error or type(error).__name__}.",
+                hint="Try again, or load the model again.",
             )
             failure.__cause__ = error
             outputs.append(self._finish(chunk.sequence.request_id, "error", error=failure))

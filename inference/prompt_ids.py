@@ -51,8 +51,6 @@ def prompt_ids(
 
 def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise InvalidRequestError(field, f"{token_id!r} is not a token id.")
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
                 field, f"token ids must be from 0 to {vocab_size - 1:,}, not {token_id}."

@@ -15,7 +15,7 @@ from inference.kv_cache.tensors import KeyValues
 H, KH, D, P = 6, 2, 16, 8
 
 
-def test_extents_of_consecutive_blocks_are_one_run():
+def test_extents_of_consecutive_blocks_are_one_run() -> None:
     assert extents_of([3, 4, 5, 9, 2, 3], 8, 45) == (
         Extent(24, 24),
         Extent(72, 8),
@@ -23,11 +23,11 @@ def test_extents_of_consecutive_blocks_are_one_run():
     )
 
 
-def test_extents_of_more_blocks_than_tokens_end_at_the_last_token():
+def test_extents_of_more_blocks_than_tokens_end_at_the_last_token() -> None:
     assert extents_of([7, 1], 8, 3) == (Extent(56, 3),)
 
 
-def test_cut_extents_takes_the_tokens_asked_for():
+def test_cut_extents_takes_the_tokens_asked_for() -> None:
     extents = (Extent(24, 24), Extent(72, 8), Extent(16, 13))
     assert cut_extents(extents, 20, 34) == [Extent(44, 4), Extent(72, 8), Extent(16, 2)]
     assert cut_extents(extents, 24, 24) == []
@@ -41,7 +41,7 @@ def make_parts(num_keys: int, num_rows: int, *, seed: int = 0) -> tuple[Tensor, 
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_merge_of_parts_is_attention_over_all(softcap: float | None):
+def test_merge_of_parts_is_attention_over_all(softcap: float | None) -> None:
     query, past = make_parts(50, 3)
     call = LayerCall(0.25, softcap=softcap)
     cuts = [KeyValues(past.keys[:, :, a:b], past.values[:, :, a:b]) for a, b in ((0, 7), (7, 50))]
@@ -51,7 +51,7 @@ def test_merge_of_parts_is_attention_over_all(softcap: float | None):
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_attend_edge_row_that_sees_nothing_counts_for_nothing(softcap: float | None):
+def test_attend_edge_row_that_sees_nothing_counts_for_nothing(softcap: float | None) -> None:
     query, edge = make_parts(3, 4)
     part = attend_edge(query, edge, LayerCall(0.25, softcap=softcap))
     assert torch.equal(part.lse[0, :, 3], torch.full((H,), -torch.inf))
@@ -62,7 +62,7 @@ def test_attend_edge_row_that_sees_nothing_counts_for_nothing(softcap: float | N
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_attend_causal_first_row_sees_itself_only(softcap: float | None):
+def test_attend_causal_first_row_sees_itself_only(softcap: float | None) -> None:
     query, new = make_parts(5, 5)
     part = attend_causal(query, new, LayerCall(0.25, softcap=softcap))
     values = new.values.repeat_interleave(H // KH, dim=1)
@@ -113,7 +113,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_blocks_equal_the_reference(
     shape: str, window: int | None, softcap: float | None, dtype: torch.dtype, is_scattered: bool
-):
+) -> None:
     spans, query, new, past = make_step(SHAPES[shape], dtype=dtype, is_scattered=is_scattered)
     call = LayerCall(0.25, window, softcap)
     results = []
@@ -123,7 +123,7 @@ def test_blocks_equal_the_reference(
     torch.testing.assert_close(results[0], results[1], atol=3e-6, rtol=1e-5)
 
 
-def test_blocks_next_step_forgets_the_plan_of_the_last():
+def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:
     backend = BlocksAttention()
     for lengths in ([(20, 1)], [(21, 1)], [(60, 4)]):
         spans, query, new, past = make_step(lengths, dtype=torch.float16, is_scattered=True)
@@ -139,7 +139,7 @@ def test_blocks_next_step_forgets_the_plan_of_the_last():
         )
 
 
-def test_blocks_of_two_geometries_share_a_step():
+def test_blocks_of_two_geometries_share_a_step() -> None:
     spans, query, new, past = make_step([(40, 3)], dtype=torch.float16, is_scattered=True)
     narrow = KeyValues(*(tensor[:, :1].contiguous() for tensor in past))
     narrow_new = KeyValues(*(tensor[:, :1] for tensor in new))

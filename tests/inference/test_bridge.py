@@ -13,6 +13,7 @@ from transformers import (
     Phi3Config,
     PreTrainedModel,
 )
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from inference.errors import UnsupportedModelError
 from inference.kv_cache.tensors import LayerGeometry
@@ -41,13 +42,13 @@ def last_rows(logits: Tensor, chunk_tokens: int) -> Tensor:
     return logits[ends]
 
 
-def test_families_tested_are_the_ones_taken_at_their_word():
+def test_families_tested_are_the_ones_taken_at_their_word() -> None:
     assert set(FAMILIES) == TESTED_ARCHITECTURES
 
 
 @pytest.mark.parametrize("attention", ["blocks", "reference"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_eager_cold_and_in_chunks(family: str, attention: str):
+def test_logits_equal_eager_cold_and_in_chunks(family: str, attention: str) -> None:
     module = make_module(family)
     expected = eager_logits(module, PROMPT)
     runner = make_runner(module, attention=attention, block_size=P)
@@ -61,7 +62,7 @@ def test_logits_equal_eager_cold_and_in_chunks(family: str, attention: str):
 
 @pytest.mark.parametrize("attention", ["blocks", "reference"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_eager_after_a_shared_prefix(family: str, attention: str):
+def test_logits_equal_eager_after_a_shared_prefix(family: str, attention: str) -> None:
     module = make_module(family)
     runner = make_runner(module, attention=attention, block_size=P)
     run_chunked(runner, PROMPT[: 2 * P], TABLE, chunk_tokens=P)
@@ -72,7 +73,7 @@ def test_logits_equal_eager_after_a_shared_prefix(family: str, attention: str):
 
 @pytest.mark.parametrize("attention", ["blocks", "reference"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_eager_beside_strangers(family: str, attention: str):
+def test_logits_equal_eager_beside_strangers(family: str, attention: str) -> None:
     module = make_module(family)
     runner = make_runner(module, attention=attention, block_size=P)
     prompts = [PROMPT, make_tokens(19, seed=2), make_tokens(2 * P, seed=3), make_tokens(1, seed=4)]
@@ -92,7 +93,7 @@ def test_logits_equal_eager_beside_strangers(family: str, attention: str):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3"])
-def test_logits_in_half_precision_blocks_do_not_depend_on_the_chunks(family: str):
+def test_logits_in_half_precision_blocks_do_not_depend_on_the_chunks(family: str) -> None:
     module = make_module(family)
     rows = []
     for chunk_tokens in (1, P - 1, P, P + 1, len(PROMPT)):
@@ -103,7 +104,7 @@ def test_logits_in_half_precision_blocks_do_not_depend_on_the_chunks(family: str
     assert 1e-6 < (rows[0] - expected).abs().max() < 5e-3  # rounded, and only that
 
 
-def test_geometry_and_vocabulary_come_from_the_model_itself():
+def test_geometry_and_vocabulary_come_from_the_model_itself() -> None:
     bridge = TransformersBridge(make_module("qwen3", dtype=torch.bfloat16), Path("tiny"))
     assert bridge.geometry == (LayerGeometry(num_kv_heads=2, head_dim=16),) * 4
     assert bridge.vocab_size == VOCAB_SIZE
@@ -111,7 +112,7 @@ def test_geometry_and_vocabulary_come_from_the_model_itself():
     assert bridge.stable_context_tokens is None
 
 
-def test_attention_sinks_are_refused():
+def test_attention_sinks_are_refused() -> None:
     config = GptOssConfig(
         vocab_size=64,
         hidden_size=32,
@@ -130,14 +131,14 @@ def test_attention_sinks_are_refused():
     assert raised.value.path == Path("sinks.gguf")
 
 
-def test_recurrent_layers_are_refused():
+def test_recurrent_layers_are_refused() -> None:
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
     module = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(UnsupportedModelError):
         TransformersBridge(module, Path("mamba"))
 
 
-def test_attention_to_later_tokens_is_refused():
+def test_attention_to_later_tokens_is_refused() -> None:
     module = make_module("llama")
     for layer in module.model.layers:
         layer.self_attn.is_causal = False
@@ -145,14 +146,14 @@ def test_attention_to_later_tokens_is_refused():
         TransformersBridge(module, Path("encoder"))
 
 
-def test_window_of_the_code_unlike_the_configuration_is_refused():
+def test_window_of_the_code_unlike_the_configuration_is_refused() -> None:
     module = make_module("gemma3")
     module.model.layers[1].self_attn.sliding_window = 5
     with pytest.raises(UnsupportedModelError, match="Layer 1 has the window None"):
         TransformersBridge(module, Path("odd"))
 
 
-def test_context_ends_where_rotary_angles_would_change():
+def test_context_ends_where_rotary_angles_would_change() -> None:
     config = make_config("phi3")
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     config = Phi3Config(
@@ -174,14 +175,15 @@ def test_context_ends_where_rotary_angles_would_change():
 class OddAttention(nn.Module):
     """Scales its scores as its configuration does not say, but only with the eager attention."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: LlamaAttention) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        is_eager = self.inner.config._attn_implementation == "eager"
-        self.inner.scaling = 0.05 if is_eager else 0.5
-        return self.inner(*args, **kwargs)
+        attention: LlamaAttention = self.inner
+        is_eager = attention.config._attn_implementation == "eager"
+        attention.scaling = 0.05 if is_eager else 0.5
+        return attention(*args, **kwargs)
 
 
 def make_odd_module() -> PreTrainedModel:
@@ -191,7 +193,7 @@ def make_odd_module() -> PreTrainedModel:
     return module
 
 
-def test_untested_architecture_that_agrees_is_accepted():
+def test_untested_architecture_that_agrees_is_accepted() -> None:
     module = make_module("llama")
     runner = make_runner(module)
     bridge = TransformersBridge(module, Path("new"))
@@ -199,7 +201,7 @@ def test_untested_architecture_that_agrees_is_accepted():
     assert module.config._attn_implementation == "quire"
 
 
-def test_untested_architecture_that_differs_is_refused():
+def test_untested_architecture_that_differs_is_refused() -> None:
     module = make_odd_module()
     runner = make_runner(module)
     bridge = TransformersBridge(module, Path("odd"))
@@ -207,7 +209,7 @@ def test_untested_architecture_that_differs_is_refused():
         verify_unless_tested("brand_new", bridge, runner, Path("odd"))
 
 
-def test_another_model_in_the_process_keeps_its_own_attention():
+def test_another_model_in_the_process_keeps_its_own_attention() -> None:
     ours, theirs = make_module("llama"), make_module("llama", seed=1)
     TransformersBridge(ours, Path("ours"))
     assert theirs.config._attn_implementation != "quire"
