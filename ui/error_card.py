@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from ui.buttons import Button
 from ui.icons import paint_icon
-from ui.markdown.blocks import Heading, Paragraph, Run
+from ui.markdown.blocks import Paragraph, Run
 from ui.painting import paint_rounded
-from ui.reply_leaf import TextBlock, TextLook
+from ui.reply_text import TextBlock, TextLook
 from ui.theme import Theme
 
 RADIUS = 12
@@ -19,6 +19,9 @@ _PADDING = 16
 _ICON = 18
 _TEXT_LEFT = 48
 _OUTLINE_OPACITY = 0.38
+_MAX_TITLE_CHARS = 90
+_TITLE = TextLook("ui_title", "ui_title")
+_BODY = TextLook("label", "label", "text_2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def actions_for(error: str) -> tuple[CardAction, ...]:
 def split_error(error: str) -> tuple[str, str]:
     """Title and the rest: the first sentence, unless it is long."""
     first, dot, rest = error.strip().partition(". ")
-    if not dot or len(first) > 90:
+    if not dot or len(first) > _MAX_TITLE_CHARS:
         return ("The reply could not be finished", error.strip())
     return (first, rest.strip())
 
@@ -72,11 +75,9 @@ class ErrorCard(QWidget):
     ) -> None:
         super().__init__(parent)
         self._theme = theme
-        title, detail = split_error(error)
-        kept = "What came before is kept."
-        body = f"{detail} {kept}" if detail else kept
-        self._title = TextBlock(Heading(3, (Run(title),)), theme, self)
-        self._body = TextBlock(Paragraph((Run(body),)), theme, self, look=TextLook(color="text_2"))
+        title, body = split_error(error)
+        self._title = TextBlock(Paragraph((Run(title),)), theme, self, look=_TITLE)
+        self._body = TextBlock(Paragraph((Run(body),)), theme, self, look=_BODY)
         self._buttons: list[Button] = []
         for index, action in enumerate(actions):
             kind = "secondary" if index == 0 else "quiet"
@@ -94,7 +95,7 @@ class ErrorCard(QWidget):
         for block in (self._title, self._body):
             height = block.layout_to(inner)
             block.setGeometry(_TEXT_LEFT, y, inner, height)
-            y += height
+            y += height + 2
         y += 14
         x = _TEXT_LEFT
         for button in self._buttons:
@@ -122,6 +123,6 @@ class ErrorCard(QWidget):
             outline.setAlphaF(_OUTLINE_OPACITY)
             fill.setAlphaF(0.6)
         paint_rounded(painter, QRectF(self.rect()), RADIUS, fill=fill, outline=outline)
-        line = self._theme.line_height("body")
+        line = self._theme.line_height("ui_title")
         top = self._title.y() + (line - _ICON) / 2
         paint_icon(painter, "circle-alert", colors.danger, QRectF(_PADDING, top, _ICON, _ICON))

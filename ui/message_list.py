@@ -1,39 +1,25 @@
-"""The chat: all messages of the visible path in one scrolling column. GUI thread.
+"""The chat: all messages of the visible path in one scrolling column. GUI thread."""
 
-Views are made, filled and laid out in slices of a few milliseconds: first those on screen, then
-the others from the end upwards. Until a view is ready, an estimate of its height holds its place.
-"""
-
-import time
 from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QKeySequence, QMouseEvent, QPaintEvent, QPainter, QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QKeySequence, QMouseEvent
+from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message, MessageId
-from ui.fade_edge import FADE_HEIGHT, FadeEdge
 from ui.menus import Menu
 from ui.message_view import MessageView, OwnMessageView
-from ui.reply_buttons import ToEndButton, copy_to_clipboard
-from ui.reply_footer import BLEED
+from ui.reply_buttons import copy_to_clipboard
+from ui.reply_column import MessageColumn
 from ui.reply_leaf import Leaf
 from ui.reply_selection import TextSelection
 from ui.reply_view import ReplyView
-from ui.smooth_stream import FramePacer
 from ui.theme import Theme
 
-COLUMN_WIDTH = 680
-MARGIN, NARROW_MARGIN = 28, 16
-NARROW_BELOW = 640
-SLICE_S = 0.004
-_TOP, _BOTTOM = 14, 14
-_REPLY_GAP, _QUESTION_GAP = 14, 20
-_AT_END = 4
-_CHARS_PER_LINE = 85
+_DRAG_MS = 30
 
 
-class MessageList(QScrollArea):
+class MessageList(MessageColumn):
     """All messages of the visible path.
 
     Signals:
@@ -42,7 +28,6 @@ class MessageList(QScrollArea):
         version_requested: Id of the version to show.
         link_activated: Address of a link; nothing is opened here.
         action_requested: Name of an action of an error card, and the message's id.
-        scrolled: Whether something lies above the visible part.
     """
 
     regenerate_requested = Signal(int)
@@ -50,42 +35,16 @@ class MessageList(QScrollArea):
     version_requested = Signal(int)
     link_activated = Signal(str)
     action_requested = Signal(str, int)
-    scrolled = Signal(bool)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._messages: list[Message] = []
+        super().__init__(theme, parent)
         self._versions: dict[MessageId, list[MessageId]] = {}
-        self._views: dict[MessageId, MessageView] = {}
-        self._heights: dict[MessageId, int] = {}
-        self._tops: dict[MessageId, int] = {}
-        self._busy: set[MessageId] = set()  # views with work left, and messages without a view
-        self._stale: set[MessageId] = set()  # views to lay out again
-        self._column = COLUMN_WIDTH
-        self._follows_end = True
-        self._is_placing = False
-        self._canvas = QWidget()
-        self._canvas.setAccessibleName("Messages")
-        self.setWidget(self._canvas)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.viewport().setAutoFillBackground(False)
-        self._canvas.setAutoFillBackground(False)
         self._selection = TextSelection(self._all_leaves)
-        self._fade = FadeEdge(theme, "surface", fades_down=True, parent=self)
-        self._to_end = ToEndButton(theme, self)
-        self._to_end.clicked.connect(self.go_to_end)
-        self._to_end.hide()
-        self._pacer = FramePacer(self._work, self)
-        self._scroll_timer = QTimer(self)
-        self._scroll_timer.setInterval(30)
-        self._scroll_timer.timeout.connect(self._drag_on)
         self._drag: QPoint | None = None
-        self.verticalScrollBar().valueChanged.connect(self._scrolled_to)
-        self.verticalScrollBar().setSingleStep(40)
-        theme.changed.connect(self._restyle)
+        self._drag_timer = QTimer(self)
+        self._drag_timer.setInterval(_DRAG_MS)
+        self._drag_timer.timeout.connect(self._drag_on)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Chat")
 
     # ------------------------------------------------------------ content
@@ -148,21 +107,6 @@ class MessageList(QScrollArea):
         self._busy.add(message.id)
         self._pacer.request()
 
-    def go_to_end(self) -> None:
-        """Show the newest text and follow it."""
-        self._follows_end = True
-        self._scroll_to(self.verticalScrollBar().maximum())
-
-    @property
-    def follows_end(self) -> bool:
-        """Whether new text keeps the view at the end."""
-        return self._follows_end
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every message has its view and nothing is left to do."""
-        return not self._busy and not self._stale
-
     def view_of(self, message_id: MessageId) -> MessageView | None:
         """The view of a message, once it is made."""
         return self._views.get(message_id)
@@ -207,143 +151,6 @@ class MessageList(QScrollArea):
         view.hide()
         view.deleteLater()
 
-    def _mark_stale(self, message_id: MessageId) -> None:
-        self._stale.add(message_id)
-        if not self._is_placing:
-            self._pacer.request()
-
-    def _mark_busy(self, message_id: MessageId) -> None:
-        self._busy.add(message_id)
-        self._pacer.request()
-
-    # ------------------------------------------------------------ work in slices
-
-    def _work(self) -> None:
-        """One frame: a slice of work, then one layout."""
-        deadline = time.perf_counter() + SLICE_S
-        for message in self._by_urgency():
-            if self._advance(message, deadline):
-                self._busy.discard(message.id)
-            if time.perf_counter() > deadline:
-                break
-        self._place(deadline)
-        if self._busy or self._stale:
-            self._pacer.request()
-
-    def _advance(self, message: Message, deadline: float) -> bool:
-        view = self._views.get(message.id) or self._make_view(message)
-        return view.advance(deadline)
-
-    def _by_urgency(self) -> list[Message]:
-        """Messages with work left: those on screen, then the others from the end."""
-        waiting = [message for message in reversed(self._messages) if message.id in self._busy]
-        return sorted(waiting, key=lambda message: not self._is_on_screen(message.id))
-
-    def _is_on_screen(self, message_id: MessageId) -> bool:
-        top = self._tops.get(message_id)
-        if top is None:
-            return self._follows_end and message_id == self._messages[-1].id
-        start = self.verticalScrollBar().value()
-        bottom = top + self._heights.get(message_id, 0)
-        return bottom >= start and top <= start + self.viewport().height()
-
-    # ------------------------------------------------------------ layout
-
-    def _place(self, deadline: float) -> None:
-        """Give every view its place; what is on screen stays where it is."""
-        self._is_placing = True
-        anchor, offset = self._anchor()
-        if self._stale:
-            order = [m.id for m in reversed(self._messages) if m.id in self._stale]
-            order.sort(key=lambda message_id: not self._is_on_screen(message_id))
-            for message_id in order:
-                self._stale.discard(message_id)
-                view = self._views[message_id]
-                self._heights[message_id] = view.layout_to(self._column)
-                if time.perf_counter() > deadline:
-                    break
-        y = _TOP
-        left = (self.width() - self._column) // 2 - BLEED
-        for index, message in enumerate(self._messages):
-            if index:
-                y += _REPLY_GAP if message.role == "assistant" else _QUESTION_GAP
-            self._tops[message.id] = y
-            height = self._heights.get(message.id) or self._estimate(message)
-            view = self._views.get(message.id)
-            if view is not None:
-                view.setGeometry(left, y, self._column + 2 * BLEED, height)
-                if view.isHidden() and message.id in self._heights:
-                    view.show()
-            y += height
-        self._canvas.resize(self.viewport().width(), y + _BOTTOM)
-        self._restore(anchor, offset)
-        self._is_placing = False
-        self._show_edges()
-
-    def _estimate(self, message: Message) -> int:
-        """A height for a message without a view, so that the scroll bar is about right."""
-        lines = len(message.content) // _CHARS_PER_LINE + 1
-        return lines * self._theme.line_height("body") + 40
-
-    def _anchor(self) -> tuple[MessageId | None, int]:
-        """The topmost message on screen and where it stands."""
-        if self._follows_end:
-            return None, 0
-        value = self.verticalScrollBar().value()
-        for message in self._messages:
-            top = self._tops.get(message.id)
-            if top is not None and top + self._heights.get(message.id, 0) > value:
-                return message.id, value - top
-        return None, 0
-
-    def _restore(self, anchor: MessageId | None, offset: int) -> None:
-        if self._follows_end:
-            self._scroll_to(self.verticalScrollBar().maximum())
-        elif anchor is not None and anchor in self._tops:
-            self._scroll_to(self._tops[anchor] + offset)
-
-    def _scroll_to(self, value: int) -> None:
-        was_placing, self._is_placing = self._is_placing, True
-        self.verticalScrollBar().setValue(value)
-        self._is_placing = was_placing
-        self._show_edges()
-
-    def _scrolled_to(self, value: int) -> None:
-        if not self._is_placing:
-            self._follows_end = value >= self.verticalScrollBar().maximum() - _AT_END
-            if self._busy or self._stale:
-                self._pacer.request()
-        self._show_edges()
-
-    def _show_edges(self) -> None:
-        bar = self.verticalScrollBar()
-        is_scrolled = bar.value() > 0
-        if is_scrolled == self._fade.isHidden():
-            self._fade.setVisible(is_scrolled)
-            self.scrolled.emit(is_scrolled)
-        is_away = not self._follows_end and bar.maximum() - bar.value() > _AT_END
-        self._to_end.setVisible(is_away)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Qt override."""
-        super().resizeEvent(event)
-        margin = NARROW_MARGIN if self.width() < NARROW_BELOW else MARGIN
-        column = min(COLUMN_WIDTH, self.width() - 2 * margin)
-        if column != self._column:
-            self._column = max(column, 120)
-            self._stale |= set(self._views)
-        self._fade.setGeometry(0, 0, self.viewport().width(), FADE_HEIGHT)
-        x = (self.width() - self._to_end.width()) // 2
-        self._to_end.move(x, self.height() - self._to_end.height() + self._to_end.reach - 12)
-        self._pacer.flush()
-
-    def _restyle(self) -> None:
-        for message_id, view in self._views.items():
-            view.restyle()
-            self._stale.add(message_id)
-        self.viewport().update()
-        self._pacer.flush()
-
     # ------------------------------------------------------------ selection and keys
 
     def _all_leaves(self) -> list[Leaf]:
@@ -364,12 +171,12 @@ class MessageList(QScrollArea):
         if event.buttons() & Qt.MouseButton.LeftButton:
             self._drag = event.globalPosition().toPoint()
             self._selection.extend(self._drag)
-            self._scroll_timer.start()
+            self._drag_timer.start()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         """Qt override."""
         self._drag = None
-        self._scroll_timer.stop()
+        self._drag_timer.stop()
 
     def _drag_on(self) -> None:
         """While a selection is dragged beyond the edge, the chat scrolls along."""
@@ -413,7 +220,7 @@ class MessageList(QScrollArea):
         index = len(ids) - 1 if focused is None else min(max(focused + step, 0), len(ids) - 1)
         view = self._views[ids[index]]
         view.setFocus(Qt.FocusReason.ShortcutFocusReason)
-        self.ensureVisible(view.x() + view.width() // 2, view.y(), 0, _TOP)
+        self.ensureVisible(view.x() + view.width() // 2, view.y(), 0, 14)
 
     # ------------------------------------------------------------ menus
 
@@ -429,9 +236,9 @@ class MessageList(QScrollArea):
         )
         menu.open_below(reply.more_button)
 
-    def contextMenuEvent(self, event: object) -> None:
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Qt override: copy what is selected, or the message under the pointer."""
-        place = event.globalPos()  # type: ignore[attr-defined]  # QContextMenuEvent
+        place = event.globalPos()
         menu = Menu(self._theme, "Message", self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         has_selection = not self._selection.is_empty
@@ -448,7 +255,3 @@ class MessageList(QScrollArea):
             if view.y() <= y < view.y() + view.height():
                 return view
         return None
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Qt override: the chat's own background, whatever lies behind."""
-        QPainter(self.viewport()).fillRect(event.rect(), self._theme.color("surface"))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QRectF, Qt, Signal
 from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app.conversation import Message
 from ui.markdown.blocks import Block
@@ -78,10 +78,8 @@ class MessageView(QWidget):
     @property
     def has_focus_inside(self) -> bool:
         """Whether the view or something in it has the keyboard focus."""
-        focused = (
-            self.focusWidget() if self.isAncestorOf(self.window().focusWidget() or self) else None
-        )
-        return self.hasFocus() or (focused is not None and focused.hasFocus())
+        focused = QApplication.focusWidget()
+        return focused is not None and (focused is self or self.isAncestorOf(focused))
 
     def _announce(self, role: str, text: str) -> None:
         self.setAccessibleName(f"{role}: {text[:4000]}")
@@ -159,7 +157,7 @@ class OwnMessageView(MessageView):
         return height + 2 * _PADDING_Y
 
     def _place_actions(self, right: int) -> None:
-        row = 24 + 2 * _PADDING_Y
+        row = self._theme.line_height("body") + 2 * _PADDING_Y
         x = right - 4
         for button in (self._edit, self._copy):
             x -= button.width() + 2

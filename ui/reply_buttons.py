@@ -12,6 +12,11 @@ from ui.painting import paint_rounded, paint_shadow, shadow_margins
 from ui.theme import Theme
 
 COPIED_MS = 1500
+KEYBOARD_REASONS = (
+    Qt.FocusReason.TabFocusReason,
+    Qt.FocusReason.BacktabFocusReason,
+    Qt.FocusReason.ShortcutFocusReason,
+)
 _HEIGHT = 26
 _PADDING = 8
 _ICON = 16
@@ -84,7 +89,8 @@ class RevealedButton(IconButton):
     @property
     def is_seen(self) -> bool:
         """Whether it is painted."""
-        return self._is_revealed or self.hasFocus()
+        by_keyboard = self.hasFocus() and self.property("focusReason") in KEYBOARD_REASONS
+        return self._is_revealed or by_keyboard
 
     def set_revealed(self, is_revealed: bool) -> None:
         """Whether the pointer is over the message."""

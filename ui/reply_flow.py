@@ -21,8 +21,9 @@ from ui.code_block import CodeBlock
 from ui.markdown.blocks import Block, Code, Frame, Heading, Paragraph, Rule, Table
 from ui.markdown.convert import BULLET
 from ui.painting import paint_dot
-from ui.reply_leaf import Leaf, RuleLine, TextBlock, TextLook
+from ui.reply_leaf import Leaf, RuleLine
 from ui.reply_table import TableBlock
+from ui.reply_text import PLAIN_LOOK, TextBlock, TextLook
 from ui.theme import Theme
 
 _BULLET_INSET = 22
@@ -49,7 +50,7 @@ class BlockFlow(QWidget):
     leaf_removed = Signal()
 
     def __init__(
-        self, theme: Theme, parent: QWidget, *, gap: int | None = None, look: TextLook = TextLook()
+        self, theme: Theme, parent: QWidget, *, gap: int | None = None, look: TextLook = PLAIN_LOOK
     ) -> None:
         super().__init__(parent)
         self._theme = theme
@@ -67,6 +68,7 @@ class BlockFlow(QWidget):
         """Make the leaves show `blocks`.
 
         Args:
+            blocks: All blocks, shown ones included.
             num_same: So many blocks are the same as at the last call.
             deadline: Stop soon after this time (perf_counter) if more than one leaf is left.
 

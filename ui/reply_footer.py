@@ -164,7 +164,8 @@ class ReplyFooter(QWidget):
     def set_strong(self, is_strong: bool) -> None:
         """Whether the pointer is over the reply."""
         role = "text_2" if is_strong else "text_3"
-        for button in (*self._buttons, self._switch):
+        self._switch.set_color_role(role)
+        for button in self._buttons:
             button.set_color_role(role)
 
     def place(self) -> None:

@@ -72,7 +72,9 @@ def _lexer_for(language: str) -> Lexer | None:
 @lru_cache(maxsize=512)
 def _role_of(token_type: _TokenType) -> str | None:
     for kind, role in _ROLES:
-        if token_type in kind:
+        if (
+            token_type[: len(kind)] == kind
+        ):  # a token type is a tuple of names, kinds are its starts
             return role
     return None
 
@@ -170,8 +172,6 @@ class Highlighter:
         """A line at the left edge after an empty one, not within a string or comment."""
         if number < 1 or number >= len(lines) or lines[number - 1].strip():
             return
-        is_inside = before is not None and (
-            before in Token.Literal.String or before in Token.Comment
-        )
+        is_inside = before is not None and _role_of(before) in ("string", "comment")
         if not is_inside and lines[number][:1].isalpha():
             self._restart_line = max(self._restart_line, first + number)

@@ -90,7 +90,10 @@ class RunLayout:
         self._layout.setCacheEnabled(True)
         option = QTextOption(alignment)
         option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
-        option.setTextDirection(Qt.LayoutDirection.LayoutDirectionAuto)
+        # Not "auto": only a direction that is set mirrors the alignment too.
+        leftward = Qt.LayoutDirection.RightToLeft
+        rightward = Qt.LayoutDirection.LeftToRight
+        option.setTextDirection(leftward if self.is_right_to_left else rightward)
         option.setTabStopDistance(4 * metrics.horizontalAdvance(" "))
         self._layout.setTextOption(option)
         self._layout.setFormats(formats)
@@ -246,11 +249,12 @@ class RunLayout:
 
 
 def _x_at(line: QTextLine, position: int) -> float:
-    x = line.cursorToX(position)  # the binding gives (x, position)
-    return float(x[0] if isinstance(x, tuple) else x)
+    x = line.cursorToX(position)  # the binding gives (x, position), against its own stub
+    return float(x[0]) if isinstance(x, tuple) else float(x)  # type: ignore[arg-type]  # see above
 
 
 def format_range(start: int, length: int, char_format: QTextCharFormat) -> QTextLayout.FormatRange:
+    """A format for `length` of Qt's positions from `start` on."""
     made = QTextLayout.FormatRange()
     made.start = start
     made.length = length

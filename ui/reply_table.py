@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QScrollBar, QWidget
 from ui.markdown.blocks import Block, Run, Table
 from ui.painting import paint_rounded
 from ui.reply_layout import RunLayout
-from ui.reply_leaf import Leaf
+from ui.reply_leaf import Leaf, sideways_delta
 from ui.theme import Theme
 
 RADIUS = 10
@@ -282,20 +282,19 @@ class TableBlock(Leaf):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Qt override: sideways moves the table, up and down moves the chat."""
-        delta = event.angleDelta()
-        if not self._bar.isVisible() or abs(delta.x()) <= abs(delta.y()):
+        delta = sideways_delta(event)
+        if self._bar.isVisible() and delta:
+            self._bar.setValue(self._bar.value() - delta)
+        else:
             event.ignore()
-            return
-        self._bar.setValue(self._bar.value() - delta.x() // 2)
-        event.accept()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override: left and right move the table sideways."""
-        step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()), 0)
+        step = {Qt.Key.Key_Left.value: -1, Qt.Key.Key_Right.value: 1}.get(event.key(), 0)
         if step and self._bar.isVisible():
             self._bar.setValue(self._bar.value() + step * self._bar.singleStep())
-            return
-        event.ignore()
+        else:
+            event.ignore()
 
 
 def _row_text(cells: Cells) -> str:

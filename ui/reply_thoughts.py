@@ -9,7 +9,8 @@ from ui.icons import paint_icon
 from ui.markdown.blocks import Block
 from ui.painting import paint_rounded
 from ui.reply_flow import BlockFlow
-from ui.reply_leaf import Leaf, TextLook
+from ui.reply_leaf import Leaf
+from ui.reply_text import TextLook
 from ui.reply_typed import typed_blocks
 from ui.theme import Theme
 

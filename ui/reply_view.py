@@ -3,71 +3,33 @@
 import time
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
+from PySide6.QtCore import QEvent, Signal
+from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message
-from ui import numbers
 from ui.error_card import ErrorCard, actions_for
 from ui.labels import Label
 from ui.markdown.stream import MarkdownStream
 from ui.markdown.thinking import ThinkingSplitter
 from ui.message_view import MessageView
 from ui.reply_buttons import copy_to_clipboard
+from ui.reply_caret import Caret, prefill_text
 from ui.reply_flow import BlockFlow
 from ui.reply_footer import BLEED, HEIGHT, ReplyFooter
 from ui.reply_leaf import Leaf
 from ui.reply_thoughts import Thoughts
 from ui.theme import Theme
 
-BLINK_MS = 530
 PREFILL_AFTER_MS = 500
 _SLICE_CHARS = 1_500
 _GAP = 10
 _FOOTER_GAP = 6
-_CARET = (3, 18)
 
 NOTES = {
     "stopped": "Stopped. The reply so far is kept.",
     "length": "Reached the length limit. The reply so far is kept.",
 }
-
-
-class Caret(QWidget):
-    """The bar behind the last character; blinks unless motion is reduced."""
-
-    def __init__(self, theme: Theme, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._is_on = True
-        self._timer = QTimer(self)
-        self._timer.setInterval(BLINK_MS)
-        self._timer.timeout.connect(self._blink)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self.hide()
-
-    def start(self) -> None:
-        """Show it."""
-        self.resize(_CARET[0], self._theme.px(_CARET[1]))
-        self._is_on = True
-        if not self._theme.reduce_motion:
-            self._timer.start()
-        self.show()
-
-    def stop(self) -> None:
-        """Hide it."""
-        self._timer.stop()
-        self.hide()
-
-    def _blink(self) -> None:
-        self._is_on = not self._is_on
-        self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Qt override."""
-        if self._is_on:
-            QPainter(self).fillRect(self.rect(), self._theme.color("ring"))
 
 
 class ReplyView(MessageView):
@@ -121,6 +83,17 @@ class ReplyView(MessageView):
         self._num_final_shown = 0
         self._is_shown = True
 
+    def _clear(self) -> None:
+        """The reply begins anew: nothing of the old one stays."""
+        self._flow.clear()
+        if self._thoughts is not None:
+            self._thoughts.hide()
+            self._thoughts.deleteLater()
+            self._thoughts = None
+        self._started = time.perf_counter()
+        self._prefill_start = None
+        self._begin_text()
+
     @property
     def text(self) -> str:
         """The markdown source that came so far."""
@@ -157,13 +130,13 @@ class ReplyView(MessageView):
 
     def show_message(self, message: Message, versions: Sequence[int]) -> None:
         """Take a new state; text that is known already stays as it is."""
-        self.message = message
+        was_streaming, self.message = self.is_streaming, message
         known = self.text
+        is_behind = was_streaming and self.is_streaming and known.startswith(message.content)
         if message.content.startswith(known):
             self.append_text(message.content[self._num_received :])
-        elif not self.is_streaming or not known.startswith(message.content):
-            self._flow.clear()
-            self._begin_text()
+        elif not is_behind:
+            self._clear()
             self.append_text(message.content)
         self._footer.show_message(message.metrics, versions, message.id)
         self._footer.setVisible(not self.is_streaming)
@@ -185,7 +158,8 @@ class ReplyView(MessageView):
             self._card = None
         if self.message.status == "error":
             error = self.message.error or "The reply could not be finished."
-            self._card = ErrorCard(self._theme, error, actions_for(error), self)
+            kept = "The reply so far is kept." if self._num_received else "Your message is kept."
+            self._card = ErrorCard(self._theme, f"{error} {kept}", actions_for(error), self)
             self._card.action_requested.connect(self.action_requested)
             self._card.show()
         self.height_changed.emit()
@@ -306,12 +280,3 @@ class ReplyView(MessageView):
     def leaveEvent(self, event: QEvent) -> None:
         """Qt override."""
         self._footer.set_strong(False)
-
-
-def prefill_text(done_tokens: int, total_tokens: int, seconds_left: float | None) -> str:
-    """Progress before the first word: "Reading your message… 62% · 3 s left"."""
-    share = done_tokens / total_tokens if total_tokens > 0 else 0.0
-    text = f"Reading your message… {numbers.percent(share)}"
-    if seconds_left is not None and seconds_left >= 0.5:
-        text += f" · {numbers.count(round(seconds_left))} s left"
-    return text

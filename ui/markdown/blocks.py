@@ -18,7 +18,7 @@ Align = Literal["left", "center", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A piece of text with one look. A line break is the character "\\n" in `text`.
+    """A piece of text with one look. A line break in `text` is a line feed.
 
     Attributes:
         link: Address that a click asks to open; None for plain text.

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
 
-from ui.markdown.blocks import Block, Code, Paragraph, Run, Table
+from ui.markdown.blocks import Block, Code, Run, Table
 from ui.markdown.convert import MAX_NESTING, Converter, Unit
 
-MAX_PARAGRAPH_CHARS = 8_000
+MAX_PARAGRAPH_CHARS = 4_000
 MAX_CONTAINER_CHARS = 64_000
+SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
 
@@ -80,12 +81,14 @@ class MarkdownStream:
         return self._final + self._open
 
     def feed(self, text: str) -> None:
-        """Append `text`."""
+        """Append `text`, however long: the work grows with its length only."""
         text = self._held + text
         self._held = "\r" if text.endswith("\r") else ""
         text = text.removesuffix("\r") if self._held else text
-        self._append(text)
-        self._advance(is_end=False)
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+        for start in range(0, len(text), SLICE_CHARS):
+            self._append(text[start : start + SLICE_CHARS])
+            self._advance(is_end=False)
 
     def finish(self) -> None:
         """The text is complete: everything becomes final."""
@@ -97,7 +100,6 @@ class MarkdownStream:
         self._source = []
 
     def _append(self, text: str) -> None:
-        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
         self._tail += text
         if not self._is_second_pass:
             self._source.append(text)
@@ -222,10 +224,9 @@ class MarkdownStream:
 
     def _merge_table(self, units: list[Unit]) -> None:
         """Put the rows that are final already before the rows of this parse."""
-        if self._table is not None:
-            first = units[0].blocks[0]
-            if isinstance(first, Table):
-                units[0].blocks[0] = replace(first, rows=(*self._table.rows, *first.rows))
+        first = units[0].blocks[0] if self._table is not None else None
+        if self._table is not None and isinstance(first, Table):
+            units[0].blocks[0] = replace(first, rows=(*self._table.rows, *first.rows))
 
     def _finish_units(
         self, units: list[Unit], lines: list[str], end: int, references: dict[str, object]
@@ -291,7 +292,7 @@ def _with_known(blocks: list[Block], known: list[Block]) -> list[Block]:
 def _without_undecided(text: str) -> str:
     """Leave out a last line that may still become anything, so that nothing flickers.
 
-    "para\\n-" would be a heading for one frame, before "para\\n- item" is a list.
+    A lone "-" below text would be a heading for one frame, before "- item" is a list.
     """
     start = text.rfind("\n") + 1
     if _UNDECIDED_LINE.fullmatch(text[start:]):

@@ -33,7 +33,7 @@ class ThinkingSplitter:
             self._is_decided = True
             if start.startswith(_OPENER):
                 self.is_thinking = self.has_thought = True
-                text = start[len(_OPENER) :].lstrip("\n")
+                text = start[len(_OPENER) :]
         if not self.is_thinking:
             return "", text
         thought, closer, reply = text.partition(_CLOSER)
