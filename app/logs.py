@@ -46,6 +46,15 @@ class PrivateFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and below it the exception if there is one."""
+        # Another handler may have left its own, full text of the exception in the record.
+        known, record.exc_text = record.exc_text, None
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = known
+
     def formatException(  # noqa: N802  # logging's name
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
