@@ -9,7 +9,7 @@ import jinja2
 from inference.errors import ChatTemplateError
 from inference.request import ChatMessage
 from inference.text.message_shape import MessageShape, shape_messages
-from inference.text.template_bounds import Budget
+from inference.text.template_bounds import HINT, Budget
 from inference.text.template_sandbox import ChatEnvironment, TemplateRaisedError
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 MAX_SOURCE_CHARS = 1_000_000
 _MIN_BUDGET_CHARS = 16_000_000
 _BUDGET_PER_CHAR = 64
-_HINT = "Continue as plain text, or choose another model."
 
 # What a faulty template may end in, besides jinja2's own errors. `Exception` would hide our faults.
 _TEMPLATE_FAILURES = (
@@ -65,7 +64,7 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"The model's chat template has {len(source):,} characters, "
                 f"more than {MAX_SOURCE_CHARS:,}.",
-                hint=_HINT,
+                hint=HINT,
             )
         self._environment = ChatEnvironment(self._budget(0))
         with _readable_failures():
@@ -152,11 +151,11 @@ def _readable_failures() -> Iterator[None]:
         yield
     except TemplateRaisedError as error:
         raise ChatTemplateError(
-            f"The model's chat template refuses this conversation: {error}", hint=_HINT
+            f"The model's chat template refuses this conversation: {error}", hint=HINT
         ) from error
     except _TEMPLATE_FAILURES as error:
         raise ChatTemplateError(
-            f"The model's chat template is faulty: {_reason(error)}", hint=_HINT
+            f"The model's chat template is faulty: {_reason(error)}", hint=HINT
         ) from error
 
 

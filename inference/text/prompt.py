@@ -9,6 +9,9 @@ from a person, from a model, and from the template itself.
     FDD3         ends such a reply
 
     contents -> prepared -> template -> text -> cut at markup and replies -> ids
+
+Spaces: some templates write "[/INST] " before an old reply but end a prompt with "[/INST]". The
+known ids were sampled right after the latter, so the space is left out before them.
 """
 
 import re
@@ -45,16 +48,15 @@ def build_prompt(
     prepared = [preparation.prepare(n, message) for n, message in enumerate(messages)]
     rendered = template.render(prepared)
     parts = list(_parts(rendered, prepared, messages))
-    ends_spaced = rendered.endswith(" ")
+    drops_space = messages[-1].role != "assistant" and not rendered.endswith(" ")
     ids: list[int] = []
     after: After = "start"
     for n, part in enumerate(parts):
         if isinstance(part, tuple):
             new_ids = list(part)
         else:
-            reply = parts[n + 1] if n + 1 < len(parts) else ()
-            if not ends_spaced and _brings_space(reply, tokenizer):
-                part = part.removesuffix(" ")
+            if drops_space and n + 1 < len(parts):
+                part = part.removesuffix(" ")  # see the module's notes on spaces
             new_ids = _encode_rendered(part, tokenizer, after)
         if new_ids:
             after = "control" if tokenizer.is_control(new_ids[-1]) else "text"
@@ -145,17 +147,6 @@ def _encode_rendered(text: str, tokenizer: Tokenizer, after: After) -> list[int]
             ids += tokenizer.encode_text(part.replace(_BREAK, ""), after=after)
             after = "text"
     return ids
-
-
-def _brings_space(reply: str | Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether a reply's first token brings the space that the template writes before it.
-
-    Some templates write "[/INST] " before an old reply and "[/INST]" before the new one, since the
-    reply's first token is "▁Yes". Then the space belongs to the known ids.
-    """
-    if isinstance(reply, str) or not reply:
-        return False
-    return tokenizer.vocabulary.bytes_of(reply[0]).startswith(b" ")
 
 
 def _with_one_bos(ids: list[int], tokenizer: Tokenizer) -> list[int]:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 from inference.errors import ChatTemplateError
 
-MAX_ITEMS = 1_000_000
+HINT = "Continue as plain text, or choose another model."
+MAX_WALKED = 300_000
 MAX_WIDTH = 10_000
 _WIDE_FORMAT = re.compile(r"\d{5,}|\*")
 
@@ -43,7 +44,7 @@ class Budget:
         if self._clock() > self._deadline:
             raise ChatTemplateError(
                 f"The model's chat template took longer than {self._max_seconds:g} s.",
-                hint="Continue as plain text, or choose another model.",
+                hint=HINT,
             )
 
     def spend(self, num_chars: int) -> None:
@@ -51,10 +52,7 @@ class Budget:
         self.tick()
         self._chars_left -= num_chars
         if self._chars_left < 0:
-            raise ChatTemplateError(
-                "The model's chat template writes too much text.",
-                hint="Continue as plain text, or choose another model.",
-            )
+            raise too_much_text()
 
     def check_width(self, value: object) -> None:
         """Refuse a number that, as a width or count, would only blow the text up."""
@@ -70,7 +68,9 @@ class Budget:
     def check_format(self, pattern: str) -> None:
         """Refuse a format with a huge or variable width."""
         if _WIDE_FORMAT.search(pattern):
-            raise ChatTemplateError("The model's chat template uses a format that is too wide.")
+            raise ChatTemplateError(
+                "The model's chat template uses a format that is too wide.", hint=HINT
+            )
 
     def size_of(self, value: object) -> int:
         """About how many characters the value has as text.
@@ -82,7 +82,7 @@ class Budget:
             return len(value)
         if not isinstance(value, (list, tuple, dict, set, frozenset)):
             return 16
-        total = 2
+        total = num_walked = 0
         open_parts: list[object] = [value]
         while open_parts:
             part = open_parts.pop()
@@ -92,10 +92,15 @@ class Budget:
             elif isinstance(part, (list, tuple, set, frozenset)):
                 open_parts += part
             total += len(part) if isinstance(part, (str, bytes)) else 2
-            if len(open_parts) > MAX_ITEMS or total > self._chars_left:
-                self.spend(total + len(open_parts))
-                break
+            num_walked += 1
+            if num_walked > MAX_WALKED:
+                raise too_much_text()
         return total
+
+
+def too_much_text() -> ChatTemplateError:
+    """The error for a template that would write too much."""
+    return ChatTemplateError("The model's chat template writes too much text.", hint=HINT)
 
 
 def check_power(base: object, exponent: object) -> None:
@@ -109,4 +114,6 @@ def check_power(base: object, exponent: object) -> None:
 def check_num_bits(num_bits: int) -> None:
     """Refuse a whole number of that many bits, if they are thousands."""
     if num_bits > MAX_WIDTH:
-        raise ChatTemplateError("The model's chat template computes a number that is too big.")
+        raise ChatTemplateError(
+            "The model's chat template computes a number that is too big.", hint=HINT
+        )

@@ -141,9 +141,9 @@ def _missing_or(reason: str, value: object) -> str:
 
 def _read_pieces(reader: _Reader, *, is_byte_level: bool) -> _Pieces:
     names = reader.texts("tokens")
-    types = reader.numbers("token_type", len(names), 1)
     if max(map(len, names)) > _MAX_PIECE_CHARS:
         raise reader.error("tokens", f"holds a token of over {_MAX_PIECE_CHARS} characters")
+    types = reader.numbers("token_type", len(names), 1)
     by_use: dict[_Use, dict[str, int]] = {
         use: {} for use in ("plain", "added", "control", "visible")
     }

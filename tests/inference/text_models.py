@@ -48,6 +48,7 @@ def family_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
+@functools.cache
 def family_tokenizer(path: Path, *, bos: str | None = None, **changes: object) -> Tokenizer:
     metadata = dict(family_metadata(path))
     if bos is not None:
