@@ -87,12 +87,10 @@ class Sampler:
     def _draw(self, logits: Tensor) -> int:
         token_ids, probs = candidates(logits, self._params)
         cumulative = probs.cumsum(0)
-        total = cumulative[-1]
-        point = total * self._random.random()
-        index = torch.searchsorted(cumulative, point, right=True)
-        # Rounding may put the point at the total; the last with any probability is meant then.
-        last = torch.searchsorted(cumulative, total)
-        return int(token_ids[torch.minimum(index, last)])
+        # random() is at most 1 - 2**-53, so the point stays below the total even when rounded. The
+        # first sum above it is thus there, and it grew at its token, which so has probability.
+        point = cumulative[-1] * self._random.random()
+        return int(token_ids[torch.searchsorted(cumulative, point, right=True)])
 
 
 def candidates(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:

@@ -165,14 +165,12 @@ class Scheduler:
             at most one of each sequence. Empty only if nothing can be computed.
         """
         step = _Step(self._token_budget)
-        preemptions = self.preemptions
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
         for sequence in decoding + prefilling:
             if step.budget > 0 and sequence.request_id in self._running:
                 self._continue(sequence, step)
-        if self.preemptions == preemptions:  # else the one put back would be admitted right away
-            self._admit(step)
+        self._admit(step)
         return list(step.chunks.values())
 
     def commit(self, chunks: list[ScheduledChunk]) -> None:
@@ -235,15 +233,15 @@ class Scheduler:
             step.add(sequence, num_tokens)
 
     def _attach(self, sequence: Sequence) -> bool:
-        # The whole prompt must fit beside what the running ones still have to compute; otherwise it
-        # would soon be put back again. Alone, anything that add() let in does fit.
+        # The whole prompt must fit, or it would soon be put back again. The running ones have all
+        # that they know of by now, or there would be no budget left. And who was put back in this
+        # step is not admitted in it: it gave fewer blocks than it wants, since another took some.
+        # Alone, anything that add() let in does fit.
         if self._kv.num_available == 0:
             return False
         hit = self._kv.attach(sequence.token_ids)
         table = list(hit.block_ids)
-        wanted = self._missing_blocks(sequence, table) + sum(
-            self._missing_blocks(other, other.block_table) for other in self._running.values()
-        )
+        wanted = self._kv.blocks_for(len(sequence.token_ids)) - len(table)
         if wanted > self._kv.num_available:
             self._kv.release(table)
             return False
@@ -253,9 +251,6 @@ class Scheduler:
             sequence.num_reused = hit.num_tokens
             sequence.reuse_stop = hit.reuse_stop
         return True
-
-    def _missing_blocks(self, sequence: Sequence, table: list[int]) -> int:
-        return self._kv.blocks_for(len(sequence.token_ids)) - len(table)
 
 
 class _Step:

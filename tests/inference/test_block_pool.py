@@ -323,9 +323,12 @@ def test_pool_publish_unused_block_is_a_bug_of_ours():
 
 
 def test_pool_block_is_writable_only_while_unpublished_and_unshared():
-    pool = BlockPool(2)
+    pool = BlockPool(3)
     take(pool, 2)
     assert pool.is_writable(0)
+    assert not pool.is_writable(2)  # free
+    pool.reference(pool._blocks[1])
+    assert not pool.is_writable(1)
     publish_chain(pool, [0], [(1,)])
     assert not pool.is_writable(0)
     block = pool.find(key_of(None, (1,)), None, (1,))

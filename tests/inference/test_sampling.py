@@ -223,17 +223,25 @@ def test_sample_token_without_probability_is_never_drawn(filters):
     assert set(tokens) == {1, 3}
 
 
-class HighestRandom:
-    """The largest number below 1, which rounding would carry to the very end."""
+class OneNumber:
+    """A generator that always gives the same number."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
 
     def random(self) -> float:
-        return 1.0 - 2.0**-53
+        return self.number
 
 
-def test_sample_highest_random_number_gives_the_last_token_with_probability():
-    sampler = Sampler(make_params(), [], 5)
-    sampler._random = HighestRandom()  # type: ignore[assignment]  # a stub of the one method used
-    assert sampler.sample(torch.tensor([0.0, 0.1, -0.3, -1e30, -1e30])) == 2
+@pytest.mark.parametrize(("number", "token_id"), [(0.0, 1), (1.0 - 2.0**-53, 3)])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.7, 5.0, 20.0])
+def test_sample_extreme_random_number_gives_the_outermost_token_with_probability(
+    number, token_id, share
+):
+    sampler = Sampler(make_params(), [], 6)
+    sampler._random = OneNumber(number)  # type: ignore[assignment]  # a stub of the one method used
+    logits = torch.tensor([-1e30, 0.0, share, share / 2, -1e30, -1e30])
+    assert sampler.sample(logits) == token_id
 
 
 # --- the draw ---------------------------------------------------------------------------------

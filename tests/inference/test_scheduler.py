@@ -176,7 +176,7 @@ def test_schedule_new_one_waits_until_its_whole_prompt_fits():
     assert run_step(scheduler) == [(2, 0, 6, True)]
 
 
-def test_schedule_new_one_leaves_room_for_prompts_that_are_only_begun():
+def test_schedule_new_one_that_does_not_fit_waits_while_others_prefill():
     scheduler = make_scheduler(num_blocks=6, token_budget=5)
     scheduler.add(make_sequence(1, list(range(17))))  # 5 blocks in the end
     scheduler.add(make_sequence(2, list(range(100, 106))))
@@ -390,6 +390,31 @@ def test_preempt_one_that_was_already_chosen_gives_its_budget_back():
     assert scheduler.preemptions == 1
     assert (young.num_computed, young.block_table) == (0, [])
     assert (ids(scheduler.running), ids(scheduler.waiting)) == ([1], [2])
+
+
+def test_preempt_budget_given_back_goes_to_the_next_in_order():
+    scheduler = make_scheduler(num_blocks=5, token_budget=9)
+    for request_id, length in ((1, 5), (2, 3), (3, 1)):
+        scheduler.add(make_sequence(request_id, [100 * request_id + i for i in range(length)]))
+    run_step(scheduler)
+    first, second, _ = scheduler.running
+    for token in range(50, 57):
+        first.append(token)
+    second.append(60)
+    # 3 is chosen first and leaves 8 of 9. Then 1 wants two blocks more, and only one is free.
+    assert run_step(scheduler) == [(1, 5, 8, True), (2, 3, 1, False)]
+
+
+def test_schedule_budget_used_up_leaves_the_others_out():
+    scheduler = make_scheduler(token_budget=4)
+    for request_id in (1, 2):
+        scheduler.add(make_sequence(request_id, [request_id]))
+    run_step(scheduler)
+    for sequence in scheduler.running:
+        for token in range(5):  # several tokens may become known at once, as guesses would
+            sequence.append(token)
+    assert run_step(scheduler) == [(1, 1, 4, False)]
+    assert run_step(scheduler) == [(1, 5, 2, True), (2, 1, 2, False)]
 
 
 def test_preempt_sequence_alone_that_outgrows_all_blocks_is_a_bug_of_ours():
