@@ -106,6 +106,18 @@ class GgufFile:
         data = np.frombuffer(self._mapping, np.uint8, tensor.num_bytes, tensor.offset)
         return torch.from_numpy(data)
 
+    def release(self, name: str) -> None:
+        """Let the system take back the pages of one tensor; reading it again reads the file again.
+
+        Keeps the peak of a load near the size of the finished weights. Does nothing on Windows.
+        """
+        tensor = self.tensors[name]
+        page = mmap.PAGESIZE
+        start = -(-tensor.offset // page) * page
+        end = (tensor.offset + tensor.num_bytes) // page * page
+        if self._mapping is not None and end > start and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
+
     def fingerprint(self) -> bytes:
         """Name these weights: a digest of metadata, tensor table, size, and samples of each tensor.
 

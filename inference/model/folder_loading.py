@@ -11,6 +11,7 @@ from torch import nn
 
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.safetensors_folder import ModelFolder
+from inference.model.first_import import quick_first_import
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.text.json_file import read_json_object
 
@@ -58,8 +59,9 @@ def load_folder(
         ModelFileError: Weights are missing, or do not fit the configuration.
         UnsupportedModelError: transformers knows no causal model of this kind.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+    with quick_first_import():
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # our own progress goes to the window
     try:

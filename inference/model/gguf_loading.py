@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.dequantize import can_dequantize, dequantize
 from inference.formats.gguf import GgufFile
+from inference.model.first_import import quick_first_import
 from inference.model.gguf_models import (
     ROPE_FACTORS_LONG,
     ROPE_FACTORS_SHORT,
@@ -51,15 +52,18 @@ def build_module(plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> nn.Modul
     Raises:
         ModelFileError: The metadata describes no possible model.
     """
-    from accelerate import init_empty_weights
+    with quick_first_import():
+        from accelerate import init_empty_weights
 
-    package = importlib.import_module(f"transformers.models.{plan.family.module}")
+        package = importlib.import_module(f"transformers.models.{plan.family.module}")
+        config_class = getattr(package, plan.family.config_class)
+        model_class = getattr(package, plan.family.model_class)
     values = {**plan.config, "dtype": dtype}
     _add_longrope_factors(values, file)
     try:
-        config = getattr(package, plan.family.config_class)(**values)
+        config = config_class(**values)
         with init_empty_weights(include_buffers=False):
-            module: nn.Module = getattr(package, plan.family.model_class)(config)
+            module: nn.Module = model_class(config)
     except LIBRARY_ERRORS as error:
         raise ModelFileError(
             file.path,
@@ -95,7 +99,9 @@ def fill_weights(
     done = 0
     for name, weight in _read_weights(list(shapes), plan, file, dtype):
         _assign(module, name, weight.to(device))
-        done += file.tensors[plan.source(name).tensor_name].num_bytes
+        tensor = file.tensors[plan.source(name).tensor_name]
+        file.release(tensor.name)
+        done += tensor.num_bytes
         reporter.advance(done, total)
     if is_tied:
         _assign(module, "lm_head.weight", module.get_parameter("model.embed_tokens.weight"))

@@ -136,6 +136,18 @@ def test_tensor_data_written_to_leaves_file_unchanged(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_release_tensor_can_be_read_again(tmp_path):
+    path = tmp_path / "model.gguf"
+    content = bytes(range(256)) * 256
+    path.write_bytes(raw_gguf([], [raw_tensor("a", (len(content) // 4,))], content))
+    with GgufFile.read(path) as file:
+        before = file.tensor_data("a")
+        first_sum = int(before.sum())
+        file.release("a")
+        assert int(before.sum()) == first_sum
+        assert bytes(file.tensor_data("a").numpy()) == content
+
+
 def test_fingerprint_of_equal_files_is_equal_and_changes_with_any_part(tmp_path):
     def fingerprint(entry: bytes, data: bytes, name: str) -> bytes:
         path = tmp_path / name

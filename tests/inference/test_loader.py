@@ -1,13 +1,24 @@
+import contextlib
 import gc
 import json
+import subprocess
+import sys
+import weakref
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
+from inference.errors import (
+    EngineError,
+    ModelFileError,
+    NotEnoughMemoryError,
+    UnsupportedModelError,
+)
 from inference.model import loader
 from inference.model.loader import load_model
 from inference.model.memory import choose_dtype
@@ -17,6 +28,7 @@ from tests.inference.gguf_files import write_twin
 from tests.inference.model_folders import write_folder
 from tests.inference.tiny_models import eager_logits, make_module, make_tokens
 
+ROOT = Path(__file__).parents[2]
 FAMILIES = ["llama", "qwen2", "gemma3"]
 
 
@@ -28,6 +40,12 @@ def edit_config(folder: Path, **changes: object) -> None:
 
 def num_mappings(path: Path) -> int:
     return sum(1 for item in psutil.Process().memory_maps() if Path(item.path) == path)
+
+
+@pytest.fixture(scope="session")
+def twin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("twin") / "twin.gguf"
+    return write_twin(make_module("llama"), path).read_bytes()
 
 
 def test_load_model_gguf_describes_the_model(tmp_path):
@@ -96,6 +114,21 @@ def test_load_model_gguf_leaves_no_mapping_and_file_can_go(tmp_path):
     path.write_bytes(b"")
     assert isinstance(loaded.module, PreTrainedModel)
     assert torch.isfinite(eager_logits(loaded.module, make_tokens(5))).all()
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_load_model_dropped_model_is_freed(tmp_path, kind):
+    module = make_module("llama")
+    path = (
+        write_twin(module, tmp_path / "t.gguf")
+        if kind == "gguf"
+        else write_folder(module, tmp_path / "tiny")
+    )
+    loaded = load_model(path)
+    weight = weakref.ref(loaded.module.get_parameter("model.norm.weight"))
+    del loaded
+    gc.collect()
+    assert weight() is None
 
 
 def test_load_model_progress_never_falls_and_ends_at_one(tmp_path):
@@ -222,6 +255,21 @@ def test_load_model_too_large_fails_before_weights_are_read(tmp_path, monkeypatc
     assert caught.value.free_bytes == 1000
 
 
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_load_model_file_with_changed_bytes_raises_only_engine_errors(tmp_path, twin, data):
+    changed = bytearray(twin)
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(4, 8000))
+        changed[position] = data.draw(st.integers(0, 255))
+    path = tmp_path / "changed.gguf"
+    path.write_bytes(changed)
+    with contextlib.suppress(EngineError):
+        load_model(path, dtype="float32")
+
+
 @pytest.mark.parametrize(
     ("dtype_name", "free", "dtype"),
     [
@@ -272,6 +320,20 @@ def test_load_model_starter_model_says_paris(starter_model_path):
     with torch.inference_mode():
         logits = loaded.module(input_ids=torch.tensor([ids])).logits[0, -1]
     assert loaded.tokenizer.decode([int(logits.argmax())]) == " Paris"
+
+
+@pytest.mark.slow
+def test_load_model_cold_process_leaves_collector_on_and_its_work_small(starter_model_path):
+    code = (
+        "import gc\n"
+        "from inference.model.loader import load_model\n"
+        f"load_model({str(starter_model_path)!r})\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 100_000)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True"] * 3
 
 
 @pytest.mark.gpu
