@@ -11,8 +11,9 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import psutil
 
@@ -39,14 +40,51 @@ from inference.errors import EngineError
 from inference.metrics import ModelInfo, RequestMetrics
 from inference.request import ChatMessage, FinishReason, StepOutput
 
-if TYPE_CHECKING:
-    from inference.engine import Engine
-
 _REPLY_ID = ReplyId(1)  # there is only one
 
 
-def answer(options: argparse.Namespace, question: str, paths: Paths) -> int:
+class AskedEngine(Protocol):
+    """What `ask` needs of an engine."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was loaded."""
+
+    def generate(
+        self,
+        *,
+        conversation_id: str,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams,
+        plain_text: bool,
+    ) -> Iterator[StepOutput]:
+        """Make one reply; refuses at once what it cannot answer."""
+
+    def close(self) -> None:
+        """Give all memory back."""
+
+
+def open_engine(path: str, config: EngineConfig) -> AskedEngine:
+    """Open a model with the real engine."""
+    from inference.engine import Engine  # heavy: torch
+
+    return Engine.load(path, config)
+
+
+def answer(
+    options: argparse.Namespace,
+    question: str,
+    paths: Paths,
+    *,
+    opener: Callable[[str, EngineConfig], AskedEngine] = open_engine,
+) -> int:
     """Answer `question` as the options say; returns the exit code.
+
+    Args:
+        options: What `parse_ask_arguments` gave.
+        question: Not empty.
+        paths: Of the profile.
+        opener: Opens the model.
 
     Raises:
         BadInputError, AppError, EngineError: For the caller to word in one line.
@@ -57,25 +95,24 @@ def answer(options: argparse.Namespace, question: str, paths: Paths) -> int:
         model = _model_path(options.model, settings)
         chat = AskedChat(paths.database_file, options.conversation)
         cleanup.callback(chat.close)
+        # Checked before the model is opened, which takes seconds.
         params = sampling_from(options, chat.settings.sampling or settings.sampling)
-
-        from inference.engine import Engine  # heavy: torch
-
-        config = EngineConfig(
-            context_tokens=settings.context_tokens, num_threads=settings.num_threads
+        engine = opener(
+            model,
+            EngineConfig(context_tokens=settings.context_tokens, num_threads=settings.num_threads),
         )
-        engine = Engine.load(model, config)
         cleanup.callback(engine.close)
         history = chat.say(question, system_prompt=options.system)
-        prompt = engine_messages(
-            history,
-            system_prompt=chat.settings.system_prompt or settings.system_prompt,
-            key=model_key(engine.info),
-        )
         live = LiveReply(_REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
         live.key = model_key(engine.info)
         answering = _Answering(engine, chat, live, is_streaming=not options.json)
-        code = answering.run(prompt, params)
+        general = settings.system_prompt
+        code = answering.run(
+            engine_messages(
+                history, system_prompt=chat.settings.system_prompt or general, key=live.key
+            ),
+            params,
+        )
         if options.json and code != EXIT_BROKEN_PIPE:
             code = _print_report(live, answering.finish_reason, engine.info) or code
     return code
@@ -112,7 +149,7 @@ class _Answering:
     """
 
     def __init__(
-        self, engine: "Engine", chat: AskedChat, live: LiveReply, *, is_streaming: bool
+        self, engine: AskedEngine, chat: AskedChat, live: LiveReply, *, is_streaming: bool
     ) -> None:
         self.finish_reason: FinishReason = "aborted"
         self._engine = engine

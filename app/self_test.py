@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from app.asking import AskedEngine, open_engine
 from app.cli import EXIT_FAILED, EXIT_OK, complain
 from app.errors import AppError
 from app.paths import Paths
 from app.settings import Settings
 from app.starter_model import choose_model, find_starter_model
 from app.version import quire_version, version_of
-from inference.config import SamplingParams
+from inference.config import EngineConfig, SamplingParams
 from inference.errors import EngineError
 from inference.request import ChatMessage
 
@@ -24,7 +25,11 @@ class SelfTestError(Exception):
 
 
 def self_test(
-    open_and_close_window: Callable[[Paths], None], *, model: Path | None, profile: Path | None
+    open_and_close_window: Callable[[Paths], None],
+    *,
+    model: Path | None,
+    profile: Path | None,
+    opener: Callable[[str, EngineConfig], AskedEngine] = open_engine,
 ) -> int:
     """Load a model, generate 8 tokens, open and close the window without a screen, report.
 
@@ -33,6 +38,7 @@ def self_test(
             closes it; raises if that fails.
         model: None takes the starter model.
         profile: None takes an empty one, removed afterwards.
+        opener: Opens the model.
 
     Returns:
         The exit code; a failure prints one line on stderr.
@@ -40,7 +46,7 @@ def self_test(
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     try:
         _print_versions()
-        _try_model(model)
+        _try_model(model, opener)
         with tempfile.TemporaryDirectory(prefix="quire-") as folder:
             paths = Paths(profile or Path(folder))
             paths.prepare()
@@ -64,13 +70,11 @@ def _print_versions() -> None:
         print(f"{name} {version_of(distribution)}")
 
 
-def _try_model(requested: Path | None) -> None:
+def _try_model(requested: Path | None, opener: Callable[[str, EngineConfig], AskedEngine]) -> None:
     choice = choose_model(Settings(), requested, starter=find_starter_model())
     if choice.path is None:
         raise SelfTestError("the starter model is not installed, and no --model was given")
-    from inference.engine import Engine  # heavy: torch
-
-    engine = Engine.load(choice.path)
+    engine = opener(str(choice.path), EngineConfig())
     try:
         info = engine.info
         print(f"model: {info.name}, {info.quantization}, loaded in {info.load_ms:.0f} ms")

@@ -4,13 +4,14 @@ Nothing here imports torch or Qt. `FakeEngineFactory` goes where EngineWorker ta
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from inference.config import EngineConfig
+from inference.config import EngineConfig, SamplingParams
 from inference.errors import ChatTemplateError, ContextOverflowError, EngineError
 from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics
 from inference.request import (
+    ChatMessage,
     FinishReason,
     GenerateRequest,
     LoadProgress,
@@ -219,6 +220,24 @@ class FakeEngine:
         running = self._running.get(request_id)
         if running is not None:
             self._ended.append(self._final(request_id, running, "aborted"))
+
+    def generate(
+        self,
+        *,
+        conversation_id: str,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams,
+        plain_text: bool,
+    ) -> Iterator[StepOutput]:
+        request = GenerateRequest(
+            conversation_id, messages=tuple(messages), params=params, plain_text=plain_text
+        )
+        request_id = self.add_request(request)
+        return self._outputs_of(request_id)
+
+    def _outputs_of(self, request_id: RequestId) -> Iterator[StepOutput]:
+        while self.has_work:
+            yield from (output for output in self.step() if output.request_id == request_id)
 
     def stats(self) -> EngineStats:
         used = len(self._running)

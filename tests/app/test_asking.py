@@ -1,0 +1,367 @@
+import contextlib
+import io
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.asking import answer, peak_rss_bytes
+from app.cli import BadInputError, parse_ask_arguments, read_question
+from app.conversation import Conversation, Message
+from app.errors import ProfileError
+from app.paths import Paths
+from app.prompting import model_key
+from app.settings import SettingsStore
+from app.storage import ConversationStore
+from inference.config import EngineConfig, SamplingParams
+from inference.errors import ComputeError, ContextOverflowError
+from inference.request import ChatMessage
+from tests.app.fake_engine import FakeEngine, FakeScript
+
+REPORT_KEYS = [
+    "text",
+    "finish_reason",
+    "prompt_tokens",
+    "reused_tokens",
+    "completion_tokens",
+    "ttft_ms",
+    "prefill_tps",
+    "decode_tps",
+    "load_ms",
+    "peak_rss_bytes",
+    "model",
+    "backend",
+]
+
+
+class Asker:
+    """Asks a fake engine in one profile."""
+
+    def __init__(self, profile: Path) -> None:
+        self.paths = Paths(profile)
+        self.script = FakeScript(replies=["Hi you"])
+        self.engines: list[FakeEngine] = []
+
+    def open(self, path: str, config: EngineConfig) -> FakeEngine:
+        engine = FakeEngine(path, config, lambda _: None, script=self.script)
+        self.engines.append(engine)
+        return engine
+
+    def ask(self, *arguments: str) -> int:
+        options = parse_ask_arguments([*arguments, "--model", "/m/a.gguf"])
+        return answer(options, options.question, self.paths, opener=self.open)
+
+    def chat(self, title: str) -> Conversation:
+        store = ConversationStore(self.paths.database_file)
+        found = store.find_by_title(title)
+        assert found is not None
+        chat = store.load(found)
+        assert chat is not None
+        store.close()
+        return chat
+
+    def replies(self, title: str) -> list[Message]:
+        return [message for message in self.chat(title).path() if message.role == "assistant"]
+
+    def before_step(self, number: int, action: Callable[[], None]) -> None:
+        """Do something before the number-th step."""
+        steps = iter(range(1, 10_000))
+
+        def look() -> None:
+            if next(steps) == number:
+                action()
+
+        self.script.before_step = look
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Asker:
+    return Asker(tmp_path / "profile")
+
+
+def test_reply_is_streamed_and_ends_with_a_line_break(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asker.ask("Hello") == 0
+    assert capsys.readouterr() == ("Hi you\n", "")
+    (engine,) = asker.engines
+    assert engine.requests[0].messages == (ChatMessage("user", "Hello"),)
+    assert engine.requests[0].params == SamplingParams()
+    assert engine.is_closed
+    assert not asker.paths.database_file.exists()
+
+
+def test_json_is_one_object_with_the_agreed_keys(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asker.ask("Hello", "--json") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    report = json.loads(out)
+    assert list(report) == REPORT_KEYS
+    peak = report.pop("peak_rss_bytes")
+    assert peak > 1_000_000
+    assert report == {
+        "text": "Hi you",
+        "finish_reason": "stop",
+        "prompt_tokens": 32,
+        "reused_tokens": 0,
+        "completion_tokens": 2,
+        "ttft_ms": 100.0,
+        "prefill_tps": 320.0,
+        "decode_tps": 50.0,
+        "load_ms": 12.0,
+        "model": "Fake 1B",
+        "backend": "fake (no device)",
+    }
+
+
+def test_json_has_null_for_what_is_unknown(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker.script.replies = [""]
+    asker.ask("Hello", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ttft_ms"], report["prefill_tps"], report["decode_tps"]) == (None, None, None)
+
+
+def test_options_reach_the_engine(asker: Asker) -> None:
+    SettingsStore(asker.paths.settings_file)
+    asker.paths.prepare()
+    settings = SettingsStore(asker.paths.settings_file, delay_s=1000.0)
+    settings.change(
+        sampling=SamplingParams(top_k=7), system_prompt="General.", context_tokens=99, num_threads=2
+    )
+    settings.flush()
+    asker.ask("Hello", "--max-tokens", "1", "--temperature", "0", "--seed", "5")
+    asker.ask("Hello", "--system", "Own.")
+    first, second = asker.engines
+    assert first.config == EngineConfig(context_tokens=99, num_threads=2)
+    assert first.requests[0].params == SamplingParams(
+        temperature=0.0, top_k=7, seed=5, max_tokens=1
+    )
+    assert first.requests[0].messages is not None
+    assert first.requests[0].messages[0] == ChatMessage("system", "General.")
+    assert second.requests[0].messages is not None
+    assert second.requests[0].messages[0] == ChatMessage("system", "Own.")
+
+
+def test_conversation_is_made_and_continued(asker: Asker) -> None:
+    assert asker.ask("One", "--conversation", "Été 中", "--system", "Be brief.") == 0
+    assert asker.ask("Two", "--conversation", "Été 中") == 0
+    assert asker.ask("Three", "--conversation", "Été 中", "--system", "Be long.") == 0
+    chat = asker.chat("Été 中")
+    assert [(message.role, message.content, message.status) for message in chat.path()] == [
+        ("user", "One", "complete"),
+        ("assistant", "Hi you", "complete"),
+        ("user", "Two", "complete"),
+        ("assistant", "Hi you", "complete"),
+        ("user", "Three", "complete"),
+        ("assistant", "Hi you", "complete"),
+    ]
+    reply = chat.path()[1]
+    assert reply.token_ids == (100, 101)
+    assert reply.model_key == model_key(asker.engines[0].info)
+    assert reply.metrics is not None
+    assert reply.metrics.completion_tokens == 2
+    assert asker.engines[1].requests[0].messages == (
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "One"),
+        ChatMessage("assistant", "Hi you", (100, 101)),
+        ChatMessage("user", "Two"),
+    )
+    assert asker.engines[2].requests[0].messages is not None
+    assert asker.engines[2].requests[0].messages[0] == ChatMessage("system", "Be long.")
+
+
+def test_conversation_without_a_name_is_called_after_the_question(asker: Asker) -> None:
+    asker.ask("One two", "--conversation", " ")
+    assert len(asker.chat("One two").messages) == 2
+
+
+def test_question_that_does_not_fit_is_refused_and_kept_with_the_reason(asker: Asker) -> None:
+    asker.script.prefill_tokens = 9000
+    with pytest.raises(ContextOverflowError):
+        asker.ask("Long", "--conversation", "c")
+    (reply,) = asker.replies("c")
+    assert reply.status == "error"
+    assert reply.error is not None
+    assert "9,000 tokens" in reply.error
+
+
+def test_reply_that_fails_keeps_its_text(asker: Asker) -> None:
+    asker.script.error_after_tokens = 1
+    asker.script.reply_error = ComputeError("Lost.")
+    with pytest.raises(ComputeError):
+        asker.ask("x", "--conversation", "c")
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status, reply.error) == ("Hi", "error", "Lost.")
+
+
+def test_interrupt_keeps_the_partial_reply(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    asker.before_step(2, interrupt)
+    assert asker.ask("x", "--conversation", "c") == 130
+    assert capsys.readouterr() == ("Hi", "")
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status) == ("Hi", "stopped")
+    asker.before_step(2, interrupt)
+    assert asker.ask("x", "--json") == 130
+    report = json.loads(capsys.readouterr().out)
+    assert (report["text"], report["finish_reason"]) == ("Hi", "aborted")
+    assert all(engine.is_closed for engine in asker.engines)
+
+
+class GonePipe(io.StringIO):
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise ValueError("no file")
+
+
+def test_reader_that_left_ends_it_quietly(asker: Asker, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.redirect_stdout(GonePipe()):
+        assert asker.ask("x", "--conversation", "c") == 141
+        assert asker.ask("x", "--json") == 141
+    assert capsys.readouterr().err == ""
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status) == ("Hi", "stopped")
+
+
+def test_reply_is_saved_while_it_comes(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker.script.replies = ["one two three"]
+    times = iter(float(number) for number in range(0, 1000, 2))
+    monkeypatch.setattr("app.asking.time.time", lambda: next(times))
+    seen: list[tuple[str, str]] = []
+
+    def look() -> None:
+        store = ConversationStore(asker.paths.database_file)
+        chat = store.load(store.conversations()[0].id)
+        assert chat is not None
+        seen.extend((m.content, m.status) for m in chat.path() if m.role == "assistant")
+        store.close()
+
+    asker.before_step(4, look)
+    asker.ask("x", "--conversation", "c")
+    assert seen == [("one two", "streaming")]
+
+
+def test_output_in_an_old_encoding_replaces_what_it_lacks(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker.script.replies = ["Héllo 中"]
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    assert asker.ask("x") == 0
+    assert raw.getvalue() == b"H\xe9llo ?\n"
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    assert asker.ask("x", "--json") == 0
+    assert json.loads(raw.getvalue())["text"] == "Héllo 中"
+
+
+def test_model_without_a_template_continues_the_text_and_says_so(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker.script.has_chat_template = False
+    assert asker.ask("Once upon") == 0
+    assert asker.engines[0].requests[0].plain_text
+    out, err = capsys.readouterr()
+    assert out == "Hi you\n"
+    assert err == "quire: Fake 1B is not made for chats; it continues the text.\n"
+
+
+def test_bad_sampling_is_refused_before_the_model_is_opened(asker: Asker) -> None:
+    for arguments in (["--temperature", "nan"], ["--max-tokens", "0"], ["--seed", "-1"]):
+        with pytest.raises(Exception, match=arguments[0][2:].replace("-", "_")):
+            asker.ask("x", *arguments)
+    assert asker.engines == []
+
+
+def make_unusable(tmp_path: Path) -> Path:
+    """A profile folder that cannot be made: a file stands in its way."""
+    (tmp_path / "file").write_text("", "utf-8")
+    return tmp_path / "file" / "profile"
+
+
+def test_profile_that_cannot_be_written_is_refused_where_it_matters(tmp_path: Path) -> None:
+    asker = Asker(make_unusable(tmp_path))
+    for arguments in (["--profile", "x"], ["--conversation", "c"]):
+        with pytest.raises(ProfileError):
+            asker.ask("x", *arguments)
+
+
+def test_bare_question_needs_no_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
+    assert Asker(make_unusable(tmp_path)).ask("x") == 0
+    assert capsys.readouterr().out == "Hi you\n"
+
+
+def test_missing_model_of_the_settings_is_told_and_none_at_all_refused(
+    asker: Asker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    starter = tmp_path / "starter.gguf"
+    starter.write_bytes(b"")
+    asker.paths.prepare()
+    settings = SettingsStore(asker.paths.settings_file, delay_s=1000.0)
+    settings.change(model_path="/gone/big.gguf")
+    settings.flush()
+    options = parse_ask_arguments(["x"])
+    monkeypatch.setattr("app.asking.find_starter_model", lambda: starter)
+    assert answer(options, "x", asker.paths, opener=asker.open) == 0
+    assert asker.engines[0].info.path == str(starter)
+    err = capsys.readouterr().err
+    assert err.startswith("quire: The model big.gguf is not where it was.")
+    monkeypatch.setattr("app.asking.find_starter_model", lambda: None)
+    with pytest.raises(BadInputError, match=r"big\.gguf is not where it was"):
+        answer(options, "x", asker.paths, opener=asker.open)
+    with pytest.raises(BadInputError, match="no model is installed"):
+        answer(options, "x", Paths(tmp_path / "other"), opener=asker.open)
+
+
+def test_log_holds_nothing_of_what_was_said(asker: Asker) -> None:
+    asker.script.replies = ["zyzzyva answer"]
+    asker.ask("quixotic question", "--conversation", "jabberwocky", "--system", "flibbertigibbet")
+    log = asker.paths.log_file.read_text("utf-8")
+    for word in ("zyzzyva", "quixotic", "jabberwocky", "flibbertigibbet"):
+        assert word not in log
+
+
+def test_peak_memory_is_that_of_this_process() -> None:
+    assert 5_000_000 < peak_rss_bytes() < 200_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("data", "question"),
+    [(b"Hi\nyou\n", "Hi\nyou\n"), (b"\xef\xbb\xbfHi", "Hi"), ("中".encode(), "中")],
+)
+def test_question_of_standard_input_is_read_as_utf8(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, question: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
+    assert read_question("-") == question
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b" \n", "empty"), (None, "not UTF-8")],
+)
+def test_question_that_is_no_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, data: bytes | None, message: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data or b"")))
+    with pytest.raises(BadInputError, match=message):
+        read_question("\udcff" if data is None else "-")

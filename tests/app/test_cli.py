@@ -1,0 +1,208 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from app.cli import ask, complain, exit_code_of, parse_window_arguments
+from app.errors import ProfileError, StorageError
+from inference.errors import (
+    ChatTemplateError,
+    ComputeError,
+    ContextOverflowError,
+    ModelFileError,
+    NotEnoughMemoryError,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, str, str]:
+    """Run `python -m app` in its own process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        capture_output=True,
+        input=stdin,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        timeout=300,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["ask"], "question"),
+        (["ask", ""], "the question is empty"),
+        (["ask", "  "], "the question is empty"),
+        (["ask", "-"], "the question is empty"),
+        (["ask", "x", "--bogus"], "--bogus"),
+        (["ask", "x", "y"], "y"),
+        (["ask", "x", "--temp", "1"], "--temp"),
+        (["ask", "x", "--temperature", "nan"], "temperature: must be a number from 0 to 100"),
+        (["ask", "x", "--temperature", "-1"], "temperature"),
+        (["ask", "x", "--temperature", "hot"], "hot"),
+        (["ask", "x", "--max-tokens", "0"], "max_tokens"),
+        (["ask", "x", "--seed", "-1"], "seed"),
+        (["ask", "x", "--seed", "1.5"], "1.5"),
+        (["ask", "x", "--model"], "--model"),
+        (["--bogus"], "--bogus"),
+        (["--profile"], "--profile"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    arguments: list[str], word: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if arguments == ["ask", "-"]:
+        code, out, err = quire(*arguments)
+    else:
+        code = main(arguments)
+        out, err = capfd.readouterr()
+    assert code == 2
+    assert out == ""
+    assert word in err
+    assert err.startswith("quire: ")
+    assert err.count("\n") == 1
+
+
+def test_profile_where_a_file_stands_is_one_line_and_code_2(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p").write_text("", "utf-8")
+    assert main(["--profile", str(tmp_path / "p")]) == 2
+    assert main(["ask", "x", "--profile", str(tmp_path / "p")]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 2
+    assert err.count("cannot be used") == 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"<html>", b"GGUF"])
+def test_bad_model_is_one_line_and_code_2(
+    tmp_path: Path, content: bytes | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "bad model.gguf"
+    if content is not None:
+        model.write_bytes(content)
+    assert main(["ask", "x", "--model", str(model)]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("quire: bad model.gguf: ")
+    assert err.count("\n") == 1
+
+
+def test_damaged_chats_are_one_line_and_code_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "chats.db").write_bytes(b"noise " * 1000)
+    arguments = ["x", "--profile", str(tmp_path), "--conversation", "c", "--model", "/m/a"]
+    assert ask(arguments) == 1
+    err = capfd.readouterr().err
+    assert "the file is damaged. It is kept as " in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModelFileError("a", "b"), 2),
+        (ContextOverflowError(2, 1), 2),
+        (ChatTemplateError("x"), 2),
+        (ProfileError(Path("p"), "x"), 2),
+        (StorageError("x"), 1),
+        (ComputeError("x"), 1),
+        (NotEnoughMemoryError(2, 1), 1),
+    ],
+)
+def test_exit_code_says_whose_fault_it_is(error: Exception, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_complaint_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("a\nb  c")
+    assert capsys.readouterr().err == "quire: a b c\n"
+
+
+def test_window_arguments_are_read() -> None:
+    options = parse_window_arguments(["--model", "m", "--profile", "p q"])
+    assert (options.model, options.profile) == (Path("m"), Path("p q"))
+    assert not options.self_test
+    assert not options.version
+
+
+def test_version_and_help_are_printed_without_qt_and_torch() -> None:
+    code = (
+        "import sys; from app.__main__ import main; main(['--version']);"
+        "print(sorted({'PySide6', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "Quire 0.1.0\n[]\n"
+    for arguments in (["--help"], ["ask", "--help"]):
+        code_, out, err = quire(*arguments)
+        assert (code_, err) == (0, "")
+        assert "--profile DIR" in out
+
+
+def test_interrupt_while_reading_the_question_is_code_130(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.cli.read_question", interrupt)
+    assert main(["ask", "x"]) == 130
+
+
+def test_bug_is_one_line_and_code_1(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def break_down(question: str) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("app.cli.read_question", break_down)
+    assert main(["ask", "x"]) == 1
+    assert capsys.readouterr().err == (
+        "quire: something went wrong inside Quire: ZeroDivisionError. The log says more.\n"
+    )
+    assert "Quire ended with an error" in caplog.text
+
+
+@pytest.mark.slow
+def test_ask_with_the_real_model_keeps_the_chat_and_no_text_in_the_log(
+    tmp_path: Path, starter_model_path: Path
+) -> None:
+    profile = tmp_path / "perfil ñ 中"
+    options = ["--profile", str(profile), "--conversation", "capitals", "--json"]
+    options += ["--temperature", "0", "--max-tokens", "12"]
+    code, out, err = quire("ask", "What is the capital of France?", *options)
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert report["text"] == "The capital of France is Paris."
+    assert report["finish_reason"] == "stop"
+    assert report["load_ms"] > 0
+    code, out, err = quire("ask", "-", *options, stdin=b"And of Italy?", PYTHONIOENCODING="ascii")
+    assert (code, err) == (0, "")
+    second = json.loads(out)
+    assert second["prompt_tokens"] > report["prompt_tokens"]
+    assert "Rome" in second["text"]
+    log = (profile / "logs" / "quire.log").read_text("utf-8")
+    assert "model ready" in log
+    for word in ("capital", "France", "Paris", "Italy", "Rome"):
+        assert word not in log
+
+
+@pytest.mark.slow
+def test_ask_never_imports_qt(tmp_path: Path, starter_model_path: Path) -> None:
+    code = (
+        "import sys; from app.__main__ import main;"
+        "code = main(['ask', 'Hi', '--max-tokens', '1', '--temperature', '0']);"
+        "print(code, sorted(name for name in sys.modules if name.startswith('PySide6')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert done.stderr == ""
