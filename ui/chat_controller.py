@@ -39,6 +39,7 @@ class ChatController(QObject):
         messages.edit_requested.connect(lambda key, text: session.edit(MessageId(key), text))
         messages.version_requested.connect(lambda key: session.show_version(MessageId(key)))
         pane.header.title_edited.connect(self._rename)
+        pane.header.editing_ended.connect(self.focus_composer)
         session.subscribe(self._follow)
         self._show(session.conversation)
 

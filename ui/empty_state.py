@@ -65,6 +65,7 @@ class SuggestionCard(HoverButton):
         super().__init__(theme)
         self.suggestion = suggestion
         self.setAccessibleName(f"{suggestion.title}: {suggestion.detail}")
+        self.setToolTip(suggestion.prompt)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setProperty("focusRadius", _CARD_RADIUS)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)

@@ -33,14 +33,17 @@ class Header(QWidget):
 
     Signals:
         title_edited: A new title was typed.
+        editing_ended: The field is gone, with a new title or without.
     """
 
     title_edited = Signal(str)
+    editing_ended = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._has_line = False
+        self._is_editing = False
         self.setFixedHeight(HEADER_HEIGHT)
         self.sidebar_button = IconButton(theme, "panel-left", "Show the sidebar", shortcut="Ctrl+B")
         self.new_chat_button = IconButton(theme, "square-pen", "New chat", shortcut="Ctrl+N")
@@ -87,6 +90,7 @@ class Header(QWidget):
 
     def edit_title(self) -> None:
         """Let the person type another title."""
+        self._is_editing = True
         self._field.setText(self.title.text)
         self._field.selectAll()
         self._stack.setCurrentWidget(self._field)
@@ -101,7 +105,7 @@ class Header(QWidget):
             painter.fillRect(0, self.height() - 1, self.width(), 1, line)
 
     def _finish(self) -> None:
-        if self._stack.currentWidget() is not self._field:
+        if not self._is_editing:  # the field also "finishes" while it is being hidden
             return
         title = " ".join(self._field.text().split())
         self._show_title()
@@ -109,7 +113,9 @@ class Header(QWidget):
             self.title_edited.emit(title)
 
     def _show_title(self) -> None:
+        self._is_editing = False
         self._stack.setCurrentWidget(self.title)
+        self.editing_ended.emit()
 
     def _apply(self) -> None:
         self._field.setFont(self._theme.font("title"))

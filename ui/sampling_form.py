@@ -104,4 +104,6 @@ def _meant(text: str) -> str:
 
 
 def _sentence(reason: str) -> str:
-    return reason[:1].upper() + reason[1:]
+    """What is allowed, as a sentence; what was typed stands in the field above it."""
+    allowed, _, _ = reason.rstrip(".").partition(", not ")
+    return f"{allowed[:1].upper()}{allowed[1:]}."

@@ -4,6 +4,7 @@ A widget keeps the `Theme` it was given, reads colours while it paints, and sets
 when `changed` is emitted.
 """
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from PySide6.QtCore import QLocale, QObject, Qt, Signal
@@ -22,6 +23,12 @@ MAX_TEXT_SIZE_PERCENT = 200
 class Theme(QObject):
     """One per program.
 
+    Args:
+        choice: What the person chose.
+        text_size_percent: 80 to 200.
+        parent: Owner.
+        system_palette: Asks the desktop; tests bring their own answer.
+
     Attributes:
         reduce_motion: All durations are 0 and the caret stands still.
 
@@ -36,8 +43,11 @@ class Theme(QObject):
         choice: ThemeChoice = "system",
         text_size_percent: int = 100,
         parent: QObject | None = None,
+        *,
+        system_palette: Callable[[], Palette] | None = None,
     ) -> None:
         super().__init__(parent)
+        self._system_palette = system_palette or _system_palette
         self._choice: ThemeChoice = choice
         self._percent = _clamped(text_size_percent)
         self._fonts: dict[str, QFont] = {}
@@ -147,7 +157,7 @@ class Theme(QObject):
             return DARK
         if self._choice == "contrast":
             return CONTRAST
-        return _system_palette()
+        return self._system_palette()
 
 
 def _system_palette() -> Palette:

@@ -44,7 +44,7 @@ class Toast(QWidget):
         self._icon_role = "text_2"
         self._run: Callable[[], object] | None = None
         self._label = Label(theme, style="label")
-        self._action = Button(theme, "", "quiet")
+        self._action = Button(theme, "Undo", "quiet")
         self._close = IconButton(theme, "x", "Close", icon_size=16, size=28)
         margins = shadow_margins(SHADOW_LEVEL)
         row = QHBoxLayout(self)

@@ -1,0 +1,33 @@
+"""Fixtures of the window's tests: the real program with the real worker and a scripted engine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from tests.app.fake_engine import FakeScript
+from tests.ui.open_window import OpenWindow
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The offscreen platform warns about what it cannot do; that says nothing about Quire."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.qt_log_ignore("This plugin does not support", extend=True))
+
+
+@pytest.fixture
+def open_window(qtbot: QtBot, tmp_path: Path) -> Iterator[Callable[..., OpenWindow]]:
+    """Opens windows with a scripted engine; closes them at the end of the test."""
+    opened: list[OpenWindow] = []
+
+    def open_one(script: FakeScript | None = None, *, profile: Path | None = None) -> OpenWindow:
+        window = OpenWindow(qtbot, profile or tmp_path / "profile", script or FakeScript())
+        opened.append(window)
+        return window
+
+    yield open_one
+    for window in opened:
+        window.close()

@@ -1,0 +1,81 @@
+"""Groups of the chat list, words of the model, numbers for people."""
+
+from datetime import date, datetime, time, timedelta
+
+from app.conversation import ConversationId, ConversationSummary
+from app.messages import Failure
+from app.search import SearchHit
+from app.session_changes import ModelState
+from tests.app.fake_engine import make_model_info
+from ui.chat_rows import ChatRow, HeadingRow, Row, rows_by_day, rows_of_hits
+from ui.dialogs.error import failure_words
+from ui.model_words import composer_hint, greeting, model_label, path_name
+from ui.numbers import count, gigabytes, percent, rate, seconds
+
+TODAY = date(2026, 3, 2)
+
+
+def _chat(name: str, days_ago: int, hour: int = 12) -> ConversationSummary:
+    at = datetime.combine(TODAY - timedelta(days=days_ago), time(hour))
+    return ConversationSummary(ConversationId(name), name, at.timestamp())
+
+
+def test_rows_are_grouped_by_day_borders_included() -> None:
+    chats = [_chat("a", 0, 0), _chat("b", 1, 23), _chat("c", 2), _chat("d", 7), _chat("e", 8)]
+    expected: list[Row] = [
+        HeadingRow("Today"),
+        ChatRow(ConversationId("a"), "a"),
+        HeadingRow("Yesterday"),
+        ChatRow(ConversationId("b"), "b"),
+        HeadingRow("Last 7 days"),
+        ChatRow(ConversationId("c"), "c"),
+        ChatRow(ConversationId("d"), "d"),
+        HeadingRow("Older"),
+        ChatRow(ConversationId("e"), "e"),
+    ]
+    assert rows_by_day(chats, TODAY) == expected
+
+
+def test_chat_from_a_clock_ahead_counts_as_today() -> None:
+    assert rows_by_day([_chat("a", -1)], TODAY)[0] == HeadingRow("Today")
+
+
+def test_no_chats_give_no_rows() -> None:
+    assert rows_by_day([], TODAY) == []
+
+
+def test_hits_show_what_was_found() -> None:
+    hit = SearchHit(_chat("a", 0), None, "…found here…")
+    assert rows_of_hits([hit]) == [ChatRow(ConversationId("a"), "a", "…found here…")]
+
+
+def test_model_words_for_each_state() -> None:
+    ready = ModelState("ready", "/m/x.gguf", info=make_model_info(name="SmolLM2"))
+    failure = Failure("memory", "It needs 6.1 GB and 3.1 GB are free.", "Close other programs.")
+    failed = ModelState("failed", "/m/x.gguf", failure=failure)
+    assert model_label(ready).text == "SmolLM2"
+    assert model_label(ModelState("loading", "/m/x.gguf", "Reading", 0.424)).text == "Loading 42%"
+    assert model_label(failed).text == "Model not loaded"
+    assert model_label(ModelState()).text == "Choose a model"
+    assert composer_hint(ready) == "Message SmolLM2"
+    assert composer_hint(failed) == "Write a message"
+    assert greeting(ready) == "SmolLM2 runs on this computer. Nothing you write leaves it."
+    assert path_name("/a/b/Model-Q4.GGUF") == "Model-Q4"
+    assert path_name("/a/b/folder") == "folder"
+
+
+def test_failure_words_name_what_happened_and_what_to_do() -> None:
+    words = failure_words(Failure("memory", "It needs 6.1 GB.", "Close other programs."))
+    assert words.title == "Not enough memory for this model"
+    assert words.text == "It needs 6.1 GB. Close other programs."
+
+
+def test_numbers_are_for_people() -> None:
+    assert count(8192) in ("8,192", "8192", "8.192", "8 192")
+    assert percent(0.424) == "42%"
+    assert percent(1.7) == "100%"
+    assert gigabytes(15_600_000_000)[-1] == "6"
+    assert rate(84.4) == "84"
+    assert rate(9.44)[0] == "9"
+    assert rate(9.44)[-1] == "4"
+    assert seconds(213.0).endswith("21 s")

@@ -1,0 +1,132 @@
+"""Starting: one window per profile, nothing heavy before it, an end that leaves nothing behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QObject
+from PySide6.QtNetwork import QLocalServer
+from pytestqt.qtbot import QtBot
+
+from app.errors import StorageError
+from app.paths import Paths
+from tests.ui.open_window import OpenWindow
+from ui import start
+from ui.dialogs.error import ErrorDialog
+from ui.single_instance import SingleInstance
+from ui.start import open_and_close
+
+Opener = Callable[..., OpenWindow]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _name(tmp_path: Path) -> str:
+    return Paths(tmp_path).socket_name
+
+
+def test_second_claim_fails_and_asks_the_first_to_come_forward(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    owner = QObject()
+    first = SingleInstance(_name(tmp_path), owner)
+    second = SingleInstance(_name(tmp_path), owner)
+    assert first.claim()
+    with qtbot.waitSignal(first.raise_requested):
+        assert not second.claim()
+    first.release()
+    assert second.claim()
+    second.release()
+
+
+def test_profiles_do_not_know_each_other(qtbot: QtBot, tmp_path: Path) -> None:
+    owner = QObject()
+    first = SingleInstance(_name(tmp_path / "a"), owner)
+    second = SingleInstance(_name(tmp_path / "b"), owner)
+    assert first.claim()
+    assert second.claim()
+    first.release()
+    second.release()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no socket file to be left over")
+def test_socket_left_over_from_a_crash_is_taken_over(qtbot: QtBot, tmp_path: Path) -> None:
+    name = _name(tmp_path)
+    server = QLocalServer()
+    assert server.listen(name)
+    place = Path(server.fullServerName())
+    server.close()
+    import socket
+
+    left_over = socket.socket(socket.AF_UNIX)
+    left_over.bind(str(place))
+    left_over.close()  # the file stays, nobody listens
+    owner = QObject()
+    instance = SingleInstance(name, owner)
+    assert instance.claim()
+    instance.release()
+
+
+def test_window_comes_forward_out_of_the_task_bar(open_window: Opener) -> None:
+    window = open_window()
+    window.window.showMinimized()
+    window.program.bring_forward()
+    assert not window.window.isMinimized()
+    assert window.window.isVisible()
+
+
+def test_second_start_of_the_program_ends_with_0_at_once(qtbot: QtBot, tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    paths.prepare()
+    owner = QObject()
+    first = SingleInstance(paths.socket_name, owner)
+    assert first.claim()
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "--profile", str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
+    with qtbot.waitSignal(first.raise_requested, timeout=60_000):
+        pass
+    assert process.wait(60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    first.release()
+
+
+def test_window_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys, ui.start; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_open_and_close_paints_the_window_and_returns(qtbot: QtBot, tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    paths.prepare()
+    open_and_close(paths)
+    assert paths.database_file.exists()
+
+
+def test_chats_that_cannot_be_opened_are_told_and_end_with_1(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(tmp_path)
+    paths.prepare()
+    told: list[ErrorDialog] = []
+    monkeypatch.setattr(ErrorDialog, "exec", lambda self: told.append(self))
+
+    def refuse(*_arguments: object) -> None:
+        raise StorageError("The disk is full.", hint="Make room.")
+
+    monkeypatch.setattr(start, "Program", refuse)
+    monkeypatch.setattr(start, "qInstallMessageHandler", lambda _handler: None)
+    assert start.run(paths) == 1
+    assert len(told) == 1
+    assert str(paths.log_file) in told[0].details

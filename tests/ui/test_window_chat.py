@@ -1,0 +1,203 @@
+"""What a person does in the chat, with the real worker and a scripted engine."""
+
+import threading
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QPlainTextEdit
+
+from inference.errors import ComputeError
+from tests.app.fake_engine import FakeScript
+from tests.ui.open_window import OpenWindow, wait_for
+from ui.message_view import OwnMessageView
+
+Opener = Callable[..., OpenWindow]
+
+
+def test_send_by_enter_shows_message_and_reply(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["It is blue."]))
+    window.start_engine()
+    window.say("Why?")
+    assert [(m.role, m.content) for m in window.messages] == [
+        ("user", "Why?"),
+        ("assistant", "It is blue."),
+    ]
+    assert window.chat.composer.text == ""
+    assert window.chat.messages.isVisible()
+    assert not window.chat.empty.isVisible()
+    assert window.chat.header.title.text == "Why?"
+    assert window.titles == ["Why?"]
+
+
+def test_send_by_button_sends_and_is_off_without_text(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    assert not window.chat.composer.button.isEnabled()
+    window.type("Hello")
+    window.click("Send")
+    window.wait(lambda: len(window.messages) == 2 and not window.session.is_replying)
+    assert window.prompts == [["Hello"]]
+
+
+def test_send_while_loading_waits_for_the_model(open_window: Opener) -> None:
+    gate = threading.Event()
+    script = FakeScript(replies=["Ready."], before_stage=lambda _stage: wait_for(gate))
+    window = open_window(script)
+    window.program.worker.start()
+    window.session.load_model("/models/fake.gguf")
+    window.type("Early")
+    window.press(Qt.Key.Key_Return)
+    assert window.texts == ["Early", ""]
+    gate.set()
+    window.wait(lambda: window.texts == ["Early", "Ready."] and not window.session.is_replying)
+
+
+def test_stop_by_button_keeps_the_text_so_far(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["word " * 2000], tokens_per_s=200.0))
+    window.start_engine()
+    window.type("Go on")
+    window.press(Qt.Key.Key_Return)
+    window.wait(lambda: bool(window.texts[-1]))
+    window.click("Stop")
+    window.wait(lambda: not window.session.is_replying)
+    reply = window.messages[-1]
+    assert reply.status == "stopped"
+    assert reply.content.startswith("word")
+    assert not window.chat.composer.button.isEnabled()
+
+
+def test_stop_by_escape_in_composer_and_elsewhere_ends_the_reply(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["word " * 2000], tokens_per_s=200.0))
+    window.start_engine()
+    for focus in (window.chat.composer.input, window.chat.messages):
+        window.type("Go on")
+        window.press(Qt.Key.Key_Return)
+        window.wait(lambda: bool(window.texts[-1]))
+        focus.setFocus()
+        window.press(Qt.Key.Key_Escape)
+        window.wait(lambda: not window.session.is_replying)
+        assert window.messages[-1].status == "stopped"
+
+
+def test_regenerate_makes_a_second_version(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["First.", "Second."]))
+    window.start_engine()
+    window.say("Question")
+    first = window.messages[-1]
+    window.click("Reply again", window.view(first.id))
+    window.wait(lambda: window.texts[-1] == "Second." and not window.session.is_replying)
+    assert window.messages[-1].id != first.id
+    conversation = window.session.conversation
+    assert conversation is not None
+    assert conversation.versions(first.id) == [first.id, window.messages[-1].id]
+
+
+def test_version_switch_shows_the_other_version(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["First.", "Second."]))
+    window.start_engine()
+    window.say("Question")
+    window.session.regenerate(window.messages[-1].id)
+    window.wait(lambda: window.texts[-1] == "Second." and not window.session.is_replying)
+    view = window.view(window.messages[-1].id)
+    window.wait(lambda: window.button("Earlier version", view).isVisible())
+    window.click("Earlier version", view)
+    assert window.texts == ["Question", "First."]
+
+
+def test_edit_own_message_makes_a_branch(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["One.", "Two."]))
+    window.start_engine()
+    window.say("Qestion")
+    view = window.view(window.messages[0].id)
+    window.click("Edit message", view)
+    field = view.findChild(QPlainTextEdit)
+    assert field is not None
+    field.setPlainText("Question")
+    QTest.keyClick(field, Qt.Key.Key_Return)
+    window.wait(lambda: window.texts == ["Question", "Two."] and not window.session.is_replying)
+    conversation = window.session.conversation
+    assert conversation is not None
+    assert len(conversation.versions(window.messages[0].id)) == 2
+
+
+def test_up_in_empty_composer_edits_the_last_own_message(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("First")
+    window.say("Last")
+    window.chat.composer.input.setFocus()
+    window.press(Qt.Key.Key_Up)
+    view = window.view(window.messages[2].id)
+    assert isinstance(view, OwnMessageView)
+    field = view.findChild(QPlainTextEdit)
+    assert field is not None
+    assert field.toPlainText() == "Last"
+
+
+def test_new_chat_by_shortcut_shows_the_greeting(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Something")
+    window.press(Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
+    assert window.session.conversation is None
+    assert window.chat.empty.isVisible()
+    assert window.chat.header.title.text == "New chat"
+    assert window.window.focusWidget() is window.chat.composer.input
+
+
+def test_draft_is_kept_for_each_chat(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Chat one")
+    window.type("half a thou")
+    window.click("New chat", window.sidebar)
+    assert window.chat.composer.text == ""
+    window.type("another")
+    window.click_chat("Chat one")
+    assert window.chat.composer.text == "half a thou"
+    window.click("New chat", window.sidebar)
+    assert window.chat.composer.text == "another"
+
+
+def test_sent_text_does_not_come_back_as_a_draft(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Chat one")
+    window.click("New chat", window.sidebar)
+    assert window.chat.composer.text == ""
+
+
+def test_suggestion_fills_the_composer_without_sending(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    card = window.chat.empty.cards[2]
+    QTest.mouseClick(card, Qt.MouseButton.LeftButton)
+    assert window.chat.composer.text == card.suggestion.prompt
+    assert window.messages == []
+    assert window.window.focusWidget() is window.chat.composer.input
+
+
+def test_failed_reply_offers_to_try_again(open_window: Opener) -> None:
+    script = FakeScript(
+        replies=["Good."], error_after_tokens=0, reply_error=ComputeError("The device failed.")
+    )
+    window = open_window(script)
+    window.start_engine()
+    window.say("Question")
+    assert window.messages[-1].status == "error"
+    script.error_after_tokens = None
+    window.click("Try again", window.view(window.messages[-1].id))
+    window.wait(lambda: window.texts == ["Question", "Good."] and not window.session.is_replying)
+
+
+def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["a b c d"]))
+    window.start_engine()
+    window.say("Question")
+    status = window.window.status
+    assert status.model.text == "Fake 1B · Q4_1"
+    assert status.context.text == "Context 36 / 2,048"
+    assert status.speed.text == "50 tok/s"
+    assert status.first_word.text == "First word after 0.10 s"
+    assert status.private_button.isVisible()

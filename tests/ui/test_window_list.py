@@ -1,0 +1,149 @@
+"""What a person does with the list of chats."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLineEdit
+
+from app.conversation import ConversationId
+from tests.app.fake_engine import FakeScript
+from tests.ui.open_window import OpenWindow
+
+Opener = Callable[..., OpenWindow]
+CTRL = Qt.KeyboardModifier.ControlModifier
+
+
+@pytest.fixture
+def two_chats(open_window: Opener) -> OpenWindow:
+    window = open_window(FakeScript(replies=["About Lisbon.", "About taxes."]))
+    window.start_engine()
+    window.say("Travel")
+    window.press(Qt.Key.Key_N, CTRL)
+    window.say("Money")
+    return window
+
+
+def test_list_shows_the_last_used_chat_first_and_the_open_one_marked(two_chats: OpenWindow) -> None:
+    assert two_chats.titles == ["Money", "Travel"]
+    chats = two_chats.sidebar.chat_list
+    assert "open" in chats.row_state(chats.rows.index_of(two_chats.chat_id("Money")))
+    assert "open" not in chats.row_state(chats.rows.index_of(two_chats.chat_id("Travel")))
+
+
+def test_click_opens_the_chat(two_chats: OpenWindow) -> None:
+    two_chats.click_chat("Travel")
+    assert two_chats.texts == ["Travel", "About Lisbon."]
+    assert two_chats.chat.header.title.text == "Travel"
+
+
+def test_enter_in_the_list_opens_the_current_chat(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    two_chats.press(Qt.Key.Key_Down)
+    two_chats.press(Qt.Key.Key_Return)
+    assert two_chats.texts == ["Travel", "About Lisbon."]
+
+
+def test_rename_by_f2_in_the_list_changes_the_title(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id("Travel")))
+    two_chats.press(Qt.Key.Key_F2)
+    field = chats.findChild(QLineEdit)
+    assert field is not None
+    assert field.text() == "Travel"
+    field.setText("  Lisbon   in May ")
+    QTest.keyClick(field, Qt.Key.Key_Return)
+    two_chats.wait(lambda: two_chats.titles == ["Money", "Lisbon in May"])
+
+
+def test_rename_in_the_header_changes_the_title_everywhere(two_chats: OpenWindow) -> None:
+    two_chats.chat.composer.input.setFocus()
+    two_chats.press(Qt.Key.Key_F2)
+    field = two_chats.chat.header.findChild(QLineEdit)
+    assert field is not None
+    assert two_chats.window.focusWidget() is field
+    field.setText("Taxes")
+    QTest.keyClick(field, Qt.Key.Key_Return)
+    assert two_chats.chat.header.title.text == "Taxes"
+    assert two_chats.titles == ["Taxes", "Travel"]
+
+
+def test_rename_in_the_header_by_escape_changes_nothing(two_chats: OpenWindow) -> None:
+    two_chats.chat.composer.input.setFocus()
+    two_chats.press(Qt.Key.Key_F2)
+    field = two_chats.chat.header.findChild(QLineEdit)
+    assert field is not None
+    field.setText("Taxes")
+    QTest.keyClick(field, Qt.Key.Key_Escape)
+    assert two_chats.chat.header.title.text == "Money"
+    assert two_chats.titles == ["Money", "Travel"]
+
+
+def test_delete_by_key_and_undo_brings_the_chat_back(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id("Travel")))
+    two_chats.press(Qt.Key.Key_Delete)
+    assert two_chats.titles == ["Money"]
+    assert two_chats.chat.toast.isVisible()
+    assert two_chats.chat.toast.text == "Chat deleted"
+    two_chats.click("Undo", two_chats.chat.toast)
+    assert two_chats.titles == ["Money", "Travel"]
+    assert not two_chats.chat.toast.isVisible()
+
+
+def test_delete_of_the_shown_chat_shows_a_new_one_and_undo_shows_it_again(
+    two_chats: OpenWindow,
+) -> None:
+    two_chats.controller.delete()
+    assert two_chats.titles == ["Travel"]
+    assert two_chats.chat.empty.isVisible()
+    two_chats.chat.toast.act()
+    assert two_chats.texts == ["Money", "About taxes."]
+
+
+def test_search_finds_titles_and_contents_and_escape_ends_it(two_chats: OpenWindow) -> None:
+    two_chats.press(Qt.Key.Key_K, CTRL)
+    field = two_chats.sidebar.search_field
+    assert two_chats.window.focusWidget() is field
+    QTest.keyClicks(field, "lisbon")
+    two_chats.wait(lambda: two_chats.titles == ["Travel"])
+    QTest.keyClick(field, Qt.Key.Key_Escape)
+    two_chats.wait(lambda: two_chats.titles == ["Money", "Travel"])
+
+
+def test_search_without_a_hit_says_so(two_chats: OpenWindow) -> None:
+    two_chats.sidebar.search_field.setText("zebra")
+    two_chats.wait(lambda: two_chats.titles == [])
+    hints = [
+        label.text() for label in two_chats.sidebar.findChildren(type(two_chats.sidebar._hint))
+    ]
+    assert "Nothing found." in hints
+
+
+def test_chat_of_a_running_reply_has_a_live_mark(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["word " * 2000], tokens_per_s=200.0))
+    window.start_engine()
+    window.type("Go")
+    window.press(Qt.Key.Key_Return)
+    chats = window.sidebar.chat_list
+    index = chats.rows.index_of(window.chat_id("Go"))
+    assert "replying" in chats.row_state(index)
+    window.session.stop()
+    window.wait(lambda: not window.session.is_replying)
+    assert "replying" not in chats.row_state(chats.rows.index_of(window.chat_id("Go")))
+
+
+def test_chats_are_there_after_the_next_start(open_window: Opener) -> None:
+    first = open_window(FakeScript(replies=["Stored."]))
+    first.start_engine()
+    first.say("Remember")
+    chat_id = first.chat_id("Remember")
+    first.close()
+    second = open_window()
+    assert second.titles == ["Remember"]
+    second.session.open_chat(ConversationId(chat_id))
+    assert second.texts == ["Remember", "Stored."]

@@ -1,0 +1,129 @@
+"""What a person does with models."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inference.errors import ModelFileError
+from tests.app.fake_engine import FakeScript
+from tests.ui.open_window import OpenWindow, wait_for
+from ui.dialogs.open_model import ModelFileDialog, ModelFolderDialog
+
+Opener = Callable[..., OpenWindow]
+
+
+def _answer(path: str | None) -> classmethod:  # type: ignore[type-arg]
+    return classmethod(lambda _cls, _parent, _folder: path)
+
+
+def test_open_model_file_loads_the_chosen_file(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    window = open_window()
+    window.start_engine()
+    path = str(tmp_path / "other.gguf")
+    monkeypatch.setattr(ModelFileDialog, "ask", _answer(path))
+    window.controller.models.ask_for_file()
+    window.wait(lambda: window.session.model.kind == "ready" and window.session.model.path == path)
+    assert [call[0] for call in window.factory.calls] == ["/models/fake.gguf", path]
+
+
+def test_open_model_folder_loads_the_chosen_folder(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    window = open_window()
+    window.start_engine()
+    monkeypatch.setattr(ModelFolderDialog, "ask", _answer(str(tmp_path)))
+    window.controller.models.ask_for_folder()
+    window.wait(lambda: window.session.model.path == str(tmp_path))
+    window.wait(lambda: window.session.model.kind == "ready")
+
+
+def test_cancelled_dialog_loads_nothing(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window()
+    window.start_engine()
+    monkeypatch.setattr(ModelFileDialog, "ask", _answer(None))
+    window.controller.models.ask_for_file()
+    assert len(window.factory.calls) == 1
+    assert window.session.model.kind == "ready"
+
+
+def test_model_menu_ticks_the_open_model_and_loads_another(
+    open_window: Opener, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    one.touch()
+    two.touch()
+    window = open_window()
+    window.start_engine(str(one))
+    window.session.load_model(str(two))
+    window.wait(lambda: window.session.model.kind == "ready" and "two" in window.session.model.path)
+    menu = window.controller.models.build_menu()
+    ticked = {a.text(): a.isChecked() for a in menu.actions() if a.isCheckable()}
+    assert ticked["two"] is True
+    assert ticked["one"] is False
+    next(a for a in menu.actions() if a.text() == "one").trigger()
+    window.wait(lambda: window.session.model.kind == "ready" and "one" in window.session.model.path)
+
+
+def test_load_shows_its_progress_on_the_button(open_window: Opener) -> None:
+    gate = threading.Event()
+    script = FakeScript(
+        load_stages=("Reading the file", "Loading weights", "Checking", "Warming up"),
+        before_stage=lambda stage: wait_for(gate) if stage == "Checking" else None,
+    )
+    window = open_window(script)
+    window.program.worker.start()
+    window.session.load_model("/models/fake.gguf")
+    button = window.chat.header.model_button
+    window.wait(lambda: button.text() == "Loading 25%")
+    gate.set()
+    window.wait(lambda: button.text() == "Fake 1B")
+    assert window.chat.composer.input.accessibleDescription() == "Message Fake 1B"
+
+
+def test_failed_load_tells_why_and_offers_the_next_step(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = FakeScript(
+        load_error=ModelFileError("bad.gguf", "the file ends too early.", hint="Get it again.")
+    )
+    window = open_window(script)
+    window.start_engine("/models/bad.gguf")
+    notice = window.chat.notice
+    assert notice.isVisible()
+    assert "the file ends too early." in notice.text
+    assert "Get it again." in notice.text
+    assert window.chat.header.model_button.text() == "Model not loaded"
+    script.load_error = None
+    good = str(tmp_path / "good.gguf")
+    monkeypatch.setattr(ModelFileDialog, "ask", _answer(good))
+    window.click("Open another model…", notice)
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert not notice.isVisible()
+
+
+def test_failed_load_can_be_tried_again(open_window: Opener) -> None:
+    script = FakeScript(load_error=ModelFileError("bad.gguf", "the file is locked."))
+    window = open_window(script)
+    window.start_engine("/models/bad.gguf")
+    script.load_error = None
+    window.click("Try again", window.chat.notice)
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert window.session.model.path == "/models/bad.gguf"
+
+
+def test_starter_model_is_offered_after_a_failed_load(
+    open_window: Opener, starter_model_path: Path
+) -> None:
+    script = FakeScript(load_error=ModelFileError("bad.gguf", "no."))
+    window = open_window(script)
+    window.start_engine("/models/bad.gguf")
+    script.load_error = None
+    window.click("Use the starter model", window.chat.notice)
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert window.session.model.path == str(starter_model_path)
