@@ -9,7 +9,7 @@ import jinja2
 from inference.errors import ChatTemplateError
 from inference.request import ChatMessage
 from inference.text.message_shape import MessageShape, shape_messages
-from inference.text.template_bounds import HINT, Budget
+from inference.text.template_bounds import HINT, Budget, TemplateBoundsError
 from inference.text.template_sandbox import ChatEnvironment, TemplateRaisedError
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,8 @@ class ChatTemplate:
         shaped = shape_messages(messages, self.shape)
         try:
             return self._render(shaped, add_generation_prompt, as_parts=self.shape.as_parts)
+        except TemplateBoundsError:
+            raise
         except ChatTemplateError:
             strict = shape_messages(messages, MessageShape.strictest(self.shape.as_parts))
             if strict == shaped:
@@ -115,6 +117,8 @@ class ChatTemplate:
         probes = [ChatMessage(role, f"Probe{n}Qx{n}") for n, role in enumerate(roles)]  # type: ignore[arg-type]
         try:
             text = self._render(probes, True, as_parts=as_parts)
+        except TemplateBoundsError:
+            raise
         except ChatTemplateError:
             return False
         return all(probe.content in text for probe in probes)

@@ -93,21 +93,30 @@ class _Preparation:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         initials = {re.escape(name[0]) for name in tokenizer.markup_tokens}
-        controls = sorted(tokenizer.control_tokens, key=len, reverse=True)
+        controls = [name for name in tokenizer.control_tokens if name in tokenizer.markup_tokens]
         self._initial = re.compile(f"[{''.join(sorted(initials))}]") if initials else None
         self._control = re.compile("|".join(map(re.escape, controls))) if controls else None
 
     def prepare(self, index: int, message: ChatMessage) -> ChatMessage:
         """The message as the template may see it; its ids are left out."""
         content = _NONCHARACTERS.sub(REPLACEMENT, message.content)
-        if message.role != "assistant":
-            if self._initial:
-                content = self._initial.sub(lambda m: m[0] + _BREAK, content)
-        elif self._control:
-            content = self._control.sub(lambda m: m[0][0] + _BREAK + m[0][1:], content)
-        if message.role == "assistant" and message.token_ids:
-            content = f"{_START}{_digits(index)}{_START_END}{content}{_END}"
+        if message.role == "assistant":
+            content = self._broken_controls(content)
+            if message.token_ids:
+                content = f"{_START}{_digits(index)}{_START_END}{content}{_END}"
+        elif self._initial:
+            content = self._initial.sub(lambda m: m[0] + _BREAK, content)
         return ChatMessage(message.role, content)
+
+    def _broken_controls(self, content: str) -> str:
+        """A reply's text with only its control strings broken.
+
+        Not every "<", since templates look for `</think>` in replies. Again until none is left: one
+        control string may overlap another.
+        """
+        while self._control and self._control.search(content):
+            content = self._control.sub(lambda m: m[0][0] + _BREAK + m[0][1:], content)
+        return content
 
 
 def _digits(number: int) -> str:

@@ -21,6 +21,10 @@ MAX_WIDTH = 10_000
 _WIDE_FORMAT = re.compile(r"\d{5,}|\*")
 
 
+class TemplateBoundsError(ChatTemplateError):
+    """A template took too long or would write too much; trying again would not help."""
+
+
 class Budget:
     """What one rendering may still use."""
 
@@ -42,7 +46,7 @@ class Budget:
     def tick(self) -> None:
         """Stop the rendering if its time is over."""
         if self._clock() > self._deadline:
-            raise ChatTemplateError(
+            raise TemplateBoundsError(
                 f"The model's chat template took longer than {self._max_seconds:g} s.",
                 hint=HINT,
             )
@@ -68,7 +72,7 @@ class Budget:
     def check_format(self, pattern: str) -> None:
         """Refuse a format with a huge or variable width."""
         if _WIDE_FORMAT.search(pattern):
-            raise ChatTemplateError(
+            raise TemplateBoundsError(
                 "The model's chat template uses a format that is too wide.", hint=HINT
             )
 
@@ -98,9 +102,9 @@ class Budget:
         return total
 
 
-def too_much_text() -> ChatTemplateError:
+def too_much_text() -> TemplateBoundsError:
     """The error for a template that would write too much."""
-    return ChatTemplateError("The model's chat template writes too much text.", hint=HINT)
+    return TemplateBoundsError("The model's chat template writes too much text.", hint=HINT)
 
 
 def check_power(base: object, exponent: object) -> None:
@@ -114,6 +118,6 @@ def check_power(base: object, exponent: object) -> None:
 def check_num_bits(num_bits: int) -> None:
     """Refuse a whole number of that many bits, if they are thousands."""
     if num_bits > MAX_WIDTH:
-        raise ChatTemplateError(
+        raise TemplateBoundsError(
             "The model's chat template computes a number that is too big.", hint=HINT
         )

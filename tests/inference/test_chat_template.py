@@ -161,6 +161,14 @@ def test_endless_template_is_stopped_in_time(source: str) -> None:
     assert time.process_time() - start < 1.0
 
 
+def test_endless_template_is_tried_only_once() -> None:
+    template = make(ENDLESS[0], max_seconds=0.2)
+    start = time.process_time()
+    with pytest.raises(ChatTemplateError, match=r"took longer than 0\.2 s"):
+        template.render(chat("s:S", "u:Hi"))
+    assert time.process_time() - start < 0.4
+
+
 HUGE = [
     "{{ 'x' * 10000000000 }}",
     "{{ 10000000000 * 'x' }}",
@@ -255,6 +263,11 @@ def test_long_conversation_renders_within_the_bounds() -> None:
         ),
         ("  {% if true %}\n  yes\n  {% endif %}\n", "  yes\n"),
         ("{{ 'x\ny' | indent(2) }}", "x\n  y"),
+        ("{{ 'abc' | indent(width='> ', first=true) }}", "> abc"),
+        ("{{ [1, 2] | join('-') }} {{ [1, 2, 3] | sum }}", "1-2 6"),
+        ("{{ (5).bit_length() }} {{ 3 * 'x' }} {{ 2.5 * 2 }} {{ 2.0 ** 2 }}", "3 xxx 5.0 4.0"),
+        ("{{ '%s|%s' | format(1, 'b') }} {{ 'aXbX' | replace('X', '-') }}", "1|b a-b-"),
+        ("{{ 'ab'.join(['1', '2']) }} {{ 'a\\tb'.expandtabs(4) }}", "1ab2 a   b"),
         ("{{ 'x' if messages[0].role != 'user' else bos_token + eos_token }}", "<bos></s>"),
     ],
 )

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.inference.text_models import (
     family_tokenizer,
     starter_metadata,
     starter_tokenizer,
+    tiny_byte_metadata,
     tiny_sentence_metadata,
 )
 
@@ -239,6 +241,50 @@ def test_reply_that_the_template_changes_goes_in_as_its_text(starter_model_path:
     assert build_prompt(with_ids, template=template, tokenizer=tokenizer) == build_prompt(
         without, template=template, tokenizer=tokenizer
     )
+
+
+def test_reply_that_the_template_rewrites_goes_in_as_the_new_text(starter_model_path: Path) -> None:
+    tokenizer = starter_tokenizer(starter_model_path)
+    template = ChatTemplate("{% for m in messages %}{{ m.content | upper }};{% endfor %}", "", "")
+    messages = [*chat("u:hi"), ChatMessage("assistant", "hello", (5, 6)), *chat("u:bye")]
+    ids = build_prompt(messages, template=template, tokenizer=tokenizer)
+    assert tokenizer.decode(ids, skip_control=False) == "HI;HELLO;BYE;"
+
+
+def test_reply_that_the_template_repeats_goes_in_twice(starter_model_path: Path) -> None:
+    tokenizer = starter_tokenizer(starter_model_path)
+    template = ChatTemplate("{% for m in messages %}{{ m.content * 2 }};{% endfor %}", "", "")
+    messages = [*chat("u:hi"), ChatMessage("assistant", "xyz", (40, 41)), *chat("u:b")]
+    ids = build_prompt(messages, template=template, tokenizer=tokenizer)
+    assert ids[-8:-2].count(40) == 2
+    assert "xyz" not in tokenizer.decode(ids)
+
+
+def test_long_conversation_numbers_its_replies(starter_model_path: Path) -> None:
+    tokenizer = starter_tokenizer(starter_model_path)
+    template = starter_template(starter_model_path)
+    messages = []
+    for n in range(300):
+        messages += [*chat(f"u:{n}"), ChatMessage("assistant", f"r{n}", (1000 + n, 2000 + n))]
+    ids = build_prompt([*messages, *chat("u:end")], template=template, tokenizer=tokenizer)
+    pairs = list(itertools.pairwise(ids))
+    assert all((1000 + n, 2000 + n) in pairs for n in range(300))
+
+
+def test_vocabulary_without_markup_still_makes_prompts() -> None:
+    tokenizer = tokenizer_from_metadata(tiny_byte_metadata(added={}), "t.gguf")
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}\n{% endfor %}", "", "")
+    messages = [*chat("u:<s>"), ChatMessage("assistant", "[b]", (5,))]
+    ids = build_prompt(messages, template=template, tokenizer=tokenizer)
+    newline = tokenizer.encode_text("\n")
+    assert ids == [*tokenizer.encode_text("<s>\n"), 5, *newline]
+
+
+def test_overlapping_control_strings_in_a_reply_are_all_broken() -> None:
+    tokenizer = tokenizer_from_metadata(tiny_byte_metadata(added={"<s>": 3, "s>x": 3}), "t.gguf")
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", "", "")
+    ids = build_prompt(chat("a:<s>x"), template=template, tokenizer=tokenizer)
+    assert tokenizer.decode(ids) == "<s>x"
 
 
 def test_ids_of_user_messages_are_not_used(starter_model_path: Path) -> None:

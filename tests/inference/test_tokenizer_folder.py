@@ -232,6 +232,13 @@ def test_missing_tokenizer_json_is_named(tmp_path: Path) -> None:
     assert raised.value.hint
 
 
+def test_huge_tokenizer_json_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(300 * 2**20)  # a hole: takes no room on the disk
+    with pytest.raises(ModelFileError, match=r"314,572,800 bytes"):
+        tokenizer_from_folder(tmp_path)
+
+
 def test_tokenizer_json_that_is_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").mkdir()
     with pytest.raises(ModelFileError, match=r"^tokenizer\.json: It cannot be read"):
