@@ -125,7 +125,9 @@ def _checked_stop(value: Sequence[str]) -> tuple[str, ...]:
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidRequestError(field, f"must be one of {', '.join(choices)}, not {_shown(value)}.")
+        raise InvalidRequestError(
+            field, f"must be one of {', '.join(choices)}, not {_shown(value)}."
+        )
 
 
 def _check_float(field: str, value: object, *, low: float, high: float) -> None:
