@@ -18,23 +18,37 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from inference.errors import ModelFileError, UnsupportedModelError
-from inference.formats.byte_cursor import DAMAGED_HINT, INCOMPLETE_HINT, ByteCursor
+from inference.formats.byte_cursor import ByteCursor
 from inference.formats.file_kind import describe_foreign_file
-from inference.formats.gguf_types import TENSOR_TYPES, GgufTensor, GgufValue
-from inference.formats.gguf_values import MAX_KEY_BYTES, MetadataReader
+from inference.formats.gguf_tensor_table import read_tensor_table
+from inference.formats.gguf_types import GgufTensor, GgufValue
+from inference.formats.gguf_values import MetadataReader
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
 MAX_METADATA_ENTRIES = 2**16
 MAX_TENSORS = 2**17
-MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 2**20
 SAMPLE_BYTES = 256
+
+
+class _ReadOnlyBytes:
+    """Hands bytes to torch, which warns about read-only arrays, as if they could be written.
+
+    numpy keeps this object with the array, and this object keeps the buffer: the mapping cannot go
+    under a living tensor. (torch.frombuffer would only hold the mapping's object.)
+    """
+
+    def __init__(self, view: npt.NDArray[np.uint8]) -> None:
+        self._view = view
+        interface = view.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
 class GgufFile:
@@ -79,7 +93,7 @@ class GgufFile:
             num_tensors, num_entries = _read_header(cursor, path)
             metadata = MetadataReader(cursor).read_all(num_entries)
             _refuse_split_file(metadata, path)
-            tensors = _read_tensor_table(cursor, num_tensors, _alignment(metadata, cursor), path)
+            tensors = read_tensor_table(cursor, num_tensors, _alignment(metadata, cursor), path)
         except BaseException:
             mapping.close()
             raise
@@ -95,16 +109,14 @@ class GgufFile:
         """Give the bytes of one tensor as they lie in the file.
 
         Returns:
-            (num_bytes,) uint8 on the CPU, sharing memory with the mapped file. The mapping is
-            private: writing to it does not change the file.
+            (num_bytes,) uint8 on the CPU, sharing memory with the mapped file. NOTE: the mapping
+            is read-only; writing to the tensor would end the process.
         """
         tensor = self.tensors[name]
         if self._mapping is None:
             raise ValueError("the file is closed")
-        # numpy holds the buffer, so that the mapping cannot go under a living tensor;
-        # torch.frombuffer would only hold the object.
-        data = np.frombuffer(self._mapping, np.uint8, tensor.num_bytes, tensor.offset)
-        return torch.from_numpy(data)
+        view = np.frombuffer(self._mapping, np.uint8, tensor.num_bytes, tensor.offset)
+        return torch.from_numpy(np.asarray(_ReadOnlyBytes(view)))
 
     def release(self, name: str) -> None:
         """Let the system take back the pages of one tensor; reading it again reads the file again.
@@ -162,8 +174,8 @@ def _map_file(path: Path) -> mmap.mmap:
             foreign = describe_foreign_file(file.read(512), size, magic=MAGIC)
             if foreign is not None:
                 raise ModelFileError(path, foreign.reason, hint=foreign.hint)
-            # ACCESS_COPY: torch wants a writable buffer; pages stay shared while nobody writes.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            # Not ACCESS_COPY: on Windows a copy-on-write mapping of a 5 GB file takes 5 GB of commit.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelFileError(
             path, f"The file cannot be read: {error.strerror or error}.", hint=""
@@ -219,73 +231,3 @@ def _refuse_split_file(metadata: dict[str, GgufValue], path: Path) -> None:
             f"The model is split into {count} files, which Quire cannot open yet.",
             hint="Join the parts with llama-gguf-split --merge, or download one whole file.",
         )
-
-
-def _read_tensor_table(
-    cursor: ByteCursor, num_tensors: int, alignment: int, path: Path
-) -> dict[str, GgufTensor]:
-    tensors: dict[str, GgufTensor] = {}
-    for index in range(num_tensors):
-        tensor = _read_tensor(cursor, index, alignment, path)
-        if tensor.name in tensors:
-            raise cursor.fail(f"tensor {tensor.name!r}", "is there twice")
-        tensors[tensor.name] = tensor
-    data_start = -(-cursor.position // alignment) * alignment
-    end = data_start
-    for name, tensor in tensors.items():
-        placed = GgufTensor(
-            name, tensor.shape, tensor.type_name, data_start + tensor.offset, tensor.num_bytes
-        )
-        tensors[name] = placed
-        end = max(end, placed.offset + placed.num_bytes)
-    if tensors and end > cursor.size:
-        raise _ends_early(tensors, end, cursor.size, path)
-    return tensors
-
-
-def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path) -> ModelFileError:
-    name = next(n for n, t in tensors.items() if t.offset + t.num_bytes > size)
-    reach = tensors[name].offset + tensors[name].num_bytes
-    if reach > 2**50:
-        return ModelFileError(
-            path,
-            f"The data of tensor {name!r} should reach to byte {reach:,}, far behind the end of the "
-            f"file ({size:,} bytes).",
-            hint=DAMAGED_HINT,
-        )
-    return ModelFileError(
-        path,
-        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r}; "
-        "the download may be incomplete.",
-        hint=INCOMPLETE_HINT,
-    )
-
-
-def _read_tensor(cursor: ByteCursor, index: int, alignment: int, path: Path) -> GgufTensor:
-    """Read one entry of the table; its offset still counts from the start of the data."""
-    name = cursor.string(f"name of tensor {index}", max_bytes=MAX_KEY_BYTES)
-    field = f"tensor {name!r}"
-    if not name:
-        raise cursor.fail(f"name of tensor {index}", "is empty")
-    num_dimensions = cursor.u32(f"number of dimensions of {field}")
-    if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        raise cursor.fail(field, f"has {num_dimensions:,} dimensions; 1 to {MAX_DIMENSIONS} may be")
-    sizes = [cursor.u64(f"shape of {field}") for _ in range(num_dimensions)]
-    type_id = cursor.u32(f"type of {field}")
-    offset = cursor.u64(f"offset of {field}")
-    kind = TENSOR_TYPES.get(type_id)
-    if kind is None:
-        raise UnsupportedModelError(
-            path, f"Tensor {name!r} has the weight type {type_id}, which Quire does not know.",
-            hint="Choose a file in another quantization, such as Q4_K_M or Q8_0.",
-        )  # fmt: skip
-    num_elements = 1
-    for size in sizes:
-        num_elements *= size
-    if num_elements == 0 or sizes[0] % kind.block_elements:
-        shape = " x ".join(f"{size:,}" for size in reversed(sizes))
-        raise cursor.fail(field, f"has the shape {shape}, impossible for type {kind.name}")
-    if offset % alignment:
-        raise cursor.fail(field, f"its offset {offset:,} is not a multiple of {alignment}")
-    num_bytes = num_elements // kind.block_elements * kind.block_bytes
-    return GgufTensor(name, tuple(reversed(sizes)), kind.name, offset, num_bytes)
