@@ -1,7 +1,6 @@
 """Block tables and prefix reuse: exact ids, exact reasons, and never a wrong hit."""
 
 import itertools
-import time
 
 import pytest
 from hypothesis import given
@@ -390,7 +389,5 @@ def test_long_prompt_costs_one_hash_per_block_and_one_token_more_costs_none():
     assert calls == [16] * 250
     kv.publish(table, [*prompt, 1], 4001)
     assert len(calls) == 250
-    started = time.perf_counter()
     assert kv.attach(prompt).num_tokens == 3984
     assert len(calls) == 250 + 249
-    assert time.perf_counter() - started < 0.1  # a fraction of a millisecond; a bound for busy CI
