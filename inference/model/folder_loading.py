@@ -4,6 +4,8 @@ Local files only; no code from the folder is run; pickled weights are never open
 """
 
 import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.safetensors_folder import ModelFolder
 from inference.model.first_import import quick_first_import
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
+from inference.model.progress import LoadReporter
 from inference.text.json_file import read_json_object
 
 logger = logging.getLogger(__name__)
@@ -51,7 +54,12 @@ def check_config(folder: ModelFolder) -> str:
 
 
 def load_folder(
-    folder: ModelFolder, model_type: str, *, device: str, dtype: torch.dtype
+    folder: ModelFolder,
+    model_type: str,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    reporter: LoadReporter,
 ) -> nn.Module:
     """Load the model of a checked folder onto a device.
 
@@ -59,6 +67,7 @@ def load_folder(
         ModelFileError: Weights are missing, or do not fit the configuration.
         UnsupportedModelError: transformers knows no causal model of this kind.
     """
+    reporter.begin("Preparing the model", until=0.4)
     with quick_first_import():
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils import logging as transformers_logging
@@ -69,16 +78,18 @@ def load_folder(
             folder.path, local_files_only=True, trust_remote_code=False
         )
         _check_class(folder.path, model_type, config)
-        module, report = AutoModelForCausalLM.from_pretrained(
-            folder.path,
-            config=config,
-            dtype=dtype,
-            device_map=None if device == "cpu" else {"": device},
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        reporter.begin("Loading weights", until=1.0)
+        with _counted_weights(reporter):
+            module, report = AutoModelForCausalLM.from_pretrained(
+                folder.path,
+                config=config,
+                dtype=dtype,
+                device_map=None if device == "cpu" else {"": device},
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except LIBRARY_ERRORS as error:
         raise ModelFileError(
             folder.path, f"transformers cannot load it: {first_line(error)}", hint=_ANOTHER
@@ -106,6 +117,30 @@ def folder_name(path: Path) -> str:
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         return path.parent.parent.name.rpartition("--")[2]
     return path.name
+
+
+@contextmanager
+def _counted_weights(reporter: LoadReporter) -> Iterator[None]:
+    """Report each weight that transformers places, through its hook for progress bars."""
+    from transformers.utils import logging as transformers_logging
+
+    def count(items: Collection[object]) -> Iterator[object]:
+        for done, item in enumerate(items, start=1):
+            yield item
+            reporter.advance(done, len(items))
+
+    def hook(
+        factory: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
+    ) -> object:
+        if kwargs.get("desc") == "Loading weights" and args and isinstance(args[0], Collection):
+            return count(args[0])
+        return factory(*args, **kwargs)
+
+    previous = transformers_logging.set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)
 
 
 def _check_class(path: Path, model_type: str, config: object) -> None:

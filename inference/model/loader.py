@@ -5,6 +5,7 @@ say is checked before weights are read, so that a bad file fails in milliseconds
 """
 
 import logging
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from inference.text.tokenizer_folder import chat_template_from_folder, tokenizer
 from inference.text.tokenizer_gguf import tokenizer_from_metadata
 
 logger = logging.getLogger(__name__)
+
+_WEIGHT_TYPE_SUFFIX = re.compile(r"(?<=.)[-._](I?Q\d\w*|B?F16|F32|MXFP4)$", re.IGNORECASE)
+_GENERIC_NAMES = ("model", "ggml-model", "ggml_model", "unsloth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +116,11 @@ def _load_gguf(
         module = gguf_loading.build_module(plan, file, dtype)
         reporter.begin("Loading weights", until=1.0)
         gguf_loading.fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
-        name = file.metadata.get("general.name")
         return LoadedModel(
             module=module,
             tokenizer=tokenizer,
             chat_template=template,
-            name=name if isinstance(name, str) and name.strip() else path.stem,
+            name=_file_name(path, file.metadata.get("general.name")),
             architecture=plan.architecture,
             quantization=gguf_loading.describe_quantization(file),
             num_parameters=num_parameters,
@@ -137,8 +140,9 @@ def _load_folder(
     reporter.begin("Reading the vocabulary", until=0.15)
     tokenizer = tokenizer_from_folder(path)
     template = _chat_template(chat_template_from_folder(path), tokenizer)
-    reporter.begin("Loading weights", until=0.95)
-    module = folder_loading.load_folder(folder, model_type, device=device, dtype=dtype)
+    module = folder_loading.load_folder(
+        folder, model_type, device=device, dtype=dtype, reporter=reporter
+    )
     parameters = list(module.parameters())  # a tied weight is listed once
     return LoadedModel(
         module=module,
@@ -152,6 +156,17 @@ def _load_folder(
         model_context_tokens=folder_loading.context_tokens(module),
         fingerprint=folder.fingerprint() + str(dtype).encode(),
     )
+
+
+def _file_name(path: Path, title: object) -> str:
+    """Name the model for people: the file's name, which they chose, without the weight type.
+
+    Titles inside files are often made by a converter from a training run's folder.
+    """
+    name = _WEIGHT_TYPE_SUFFIX.sub("", path.stem)
+    if name.lower() in _GENERIC_NAMES and isinstance(title, str) and title.strip():
+        return title.strip()
+    return name
 
 
 def _chat_template(source: object, tokenizer: Tokenizer) -> ChatTemplate | None:

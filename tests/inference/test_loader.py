@@ -53,7 +53,7 @@ def test_load_model_gguf_describes_the_model(tmp_path):
     path = write_twin(module, tmp_path / "my-model.gguf", quantization="Q8_0")
     loaded = load_model(path, dtype="float32")
     num_parameters = sum(p.numel() for p in module.parameters())
-    assert (loaded.name, loaded.architecture) == ("Twin", "llama")
+    assert (loaded.name, loaded.architecture) == ("my-model", "llama")
     assert loaded.num_parameters == num_parameters
     assert loaded.weights_bytes == 4 * num_parameters
     assert loaded.model_context_tokens == 512
@@ -142,7 +142,7 @@ def test_load_model_progress_never_falls_and_ends_at_one(tmp_path):
         assert fractions[0] == 0.0
         assert fractions == sorted(fractions)
         assert fractions[-1] == 1.0
-        assert "Loading weights" in {progress.stage for progress in seen}
+        assert len([p for p in seen if p.stage == "Loading weights"]) > 20
 
 
 def test_load_model_fingerprint_depends_on_weights_and_type(tmp_path):
@@ -172,9 +172,26 @@ def test_load_model_without_template_has_none(tmp_path):
     assert load_model(path).chat_template is None
 
 
-def test_load_model_without_name_takes_file_name(tmp_path):
-    path = write_twin(make_module("llama"), tmp_path / "my-model.gguf", drop_keys=("general.name",))
-    assert load_model(path).name == "my-model"
+@pytest.mark.parametrize(
+    ("file_name", "name"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct"),
+        ("qwen2.5-0.5b-q4_k_m.gguf", "qwen2.5-0.5b"),
+        ("thing-IQ4_XS.gguf", "thing"),
+        ("thing.bf16.gguf", "thing"),
+        ("gemma-3-1b-it.gguf", "gemma-3-1b-it"),
+        ("model-Q8_0.gguf", "Twin"),
+        ("Q8_0.gguf", "Q8_0"),
+    ],
+)
+def test_load_model_name_comes_from_the_file_name(tmp_path, file_name, name):
+    path = write_twin(make_module("llama"), tmp_path / file_name)
+    assert load_model(path).name == name
+
+
+def test_load_model_generic_file_without_title_keeps_its_name(tmp_path):
+    path = write_twin(make_module("llama"), tmp_path / "model.gguf", drop_keys=("general.name",))
+    assert load_model(path).name == "model"
 
 
 def test_load_model_folder_in_cache_takes_name_of_model(tmp_path):
