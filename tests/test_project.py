@@ -107,6 +107,24 @@ def test_licence_of_the_project_is_apache_2() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_documents_point_only_to_files_that_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    modules = re.findall(r"python -m (tests(?:\.\w+)+)", text)
+    paths = links + [module.replace(".", "/") + ".py" for module in modules]
+
+    assert [path for path in paths if "://" not in path and not (ROOT / path).exists()] == []
+
+
+def test_architecture_names_modules_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:app|ui|inference|tests)/[\w/]+\.py)`", text))
+
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 # ------------------------------------------------------------------------------ pins
 
 
