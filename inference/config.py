@@ -30,7 +30,7 @@ class EngineConfig:
         block_size: Slots per KV block, a power of two; None takes the backend's own.
         kv_cache_bytes: Budget of the KV blocks, >= 1 MiB; None chooses from free memory.
         prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
-        num_threads: CPU threads, >= 1; None takes the physical cores.
+        num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
         attention_backend: "auto" picks for the device; "reference" defines the truth.
     """
 

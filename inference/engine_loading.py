@@ -6,6 +6,7 @@ caller asked for, and what the KV budget holds.
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def load_parts(
     """
     began = time.perf_counter()
     device = _choose_device(config.device)
-    torch.set_num_threads(config.num_threads or psutil.cpu_count(logical=False) or 1)
+    _set_threads(config.num_threads)
     loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
     bridge = TransformersBridge(loaded.module, path)
     kv_tensors = _reserve_kv(bridge, loaded, config, device)
@@ -136,6 +137,13 @@ def load_parts(
         device,
         info,
     )
+
+
+def _set_threads(wanted: int | None) -> None:
+    """Choose how many threads compute; without a wish, OMP_NUM_THREADS is one."""
+    if wanted is None and "OMP_NUM_THREADS" in os.environ:
+        return  # torch has taken it already
+    torch.set_num_threads(wanted or psutil.cpu_count(logical=False) or 1)
 
 
 def _choose_device(name: str) -> str:
