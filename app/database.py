@@ -18,6 +18,7 @@ BUSY_TIMEOUT_MS = 2000
 # A whole check reads the whole file; above this size only its outline is checked at start.
 FULL_CHECK_BYTES = 16 * 2**20
 
+_HEADER = b"SQLite format 3\0"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REASONS = {
     sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space, then try again."),
@@ -56,6 +57,7 @@ def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
 
 
 def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
+    _check_header(path)
     connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
     try:
         found = stored_version(connection)
@@ -76,15 +78,30 @@ def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
     return connection
 
 
+def _check_header(path: Path) -> None:
+    """Look before SQLite does: it may remove the newest changes beside a file it cannot read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_HEADER))
+    except OSError:
+        return  # missing, or SQLite says better what is wrong
+    if header not in (b"", _HEADER):
+        raise _damage("file is not a database")
+
+
+def _damage(message: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(message)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     """Find damage while nothing was written yet."""
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if path.stat().st_size <= FULL_CHECK_BYTES:
         (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
-            error = sqlite3.DatabaseError(str(result))
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise _damage(str(result))
 
 
 def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:

@@ -158,7 +158,7 @@ class EngineLoop:
                 self._generate(command)
             case StopReply():
                 self._stop(command.reply_id)
-            case Shutdown():
+            case _:  # Shutdown
                 self._is_over = True
                 self._close_engine()
 

@@ -243,10 +243,14 @@ class SettingsStore:
 
     def _save_later(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(self._delay_s, self._save)
+            return  # it will take the newest values; a new thread for each would cost more
+        self._timer = threading.Timer(self._delay_s, self._save_after_delay)
         self._timer.daemon = True
         self._timer.start()
+
+    def _save_after_delay(self) -> None:
+        self._timer = None  # first: a change from here on starts another one
+        self._save()
 
     def _save(self) -> None:
         with self._lock:

@@ -236,6 +236,18 @@ def test_reader_that_left_ends_it_quietly(asker: Asker, capsys: pytest.CaptureFi
     assert (reply.content, reply.status) == ("Hi", "stopped")
 
 
+def test_reader_that_leaves_after_the_last_word_has_the_whole_reply_kept(asker: Asker) -> None:
+    class GoneAtTheEnd(GonePipe):
+        def flush(self) -> None:
+            if self.getvalue().endswith("\n"):
+                raise BrokenPipeError
+
+    with contextlib.redirect_stdout(GoneAtTheEnd()):
+        assert asker.ask("x", "--conversation", "c") == 141
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status) == ("Hi you", "complete")
+
+
 def test_reply_is_saved_while_it_comes(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     asker.script.replies = ["one two three"]
     times = iter(float(number) for number in range(0, 1000, 2))

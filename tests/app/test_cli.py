@@ -1,7 +1,10 @@
 import json
+import logging
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from app.__main__ import main
 from app.cli import ask, complain, exit_code_of, parse_window_arguments
 from app.errors import ProfileError, StorageError
+from app.logs import end_log
+from app.paths import Paths
 from inference.errors import (
     ChatTemplateError,
     ComputeError,
@@ -140,10 +145,72 @@ def test_version_and_help_are_printed_without_qt_and_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "Quire 0.1.0\n[]\n"
+    assert main(["--version"]) == 0
     for arguments in (["--help"], ["ask", "--help"]):
         code_, out, err = quire(*arguments)
         assert (code_, err) == (0, "")
         assert "--profile DIR" in out
+
+
+@pytest.fixture
+def _own_hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what the program sets for its whole life."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    before = [*logging.getLogger().handlers]
+    yield
+    for handler in set(logging.getLogger().handlers) - set(before):
+        end_log(handler)
+
+
+@pytest.mark.usefixtures("_own_hooks")
+def test_window_gets_the_prepared_profile_and_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def run(paths: Paths, *, model_path: Path | None) -> int:
+        seen.extend((paths, model_path, paths.log_file.exists(), os.environ["HF_HUB_OFFLINE"]))
+        return 7
+
+    monkeypatch.setattr("ui.start.run", run)
+    assert main(["--profile", str(tmp_path / "p"), "--model", "m.gguf"]) == 7
+    assert seen == [Paths(tmp_path / "p"), Path("m.gguf"), True, "1"]
+
+
+@pytest.mark.usefixtures("_own_hooks")
+def test_interrupt_of_the_window_is_code_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(paths: Paths, *, model_path: Path | None) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ui.start.run", interrupt)
+    assert main(["--profile", str(tmp_path)]) == 130
+
+
+@pytest.mark.usefixtures("_own_hooks")
+def test_window_that_cannot_be_imported_is_one_line_and_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ui.start", None)
+    assert main(["--profile", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("quire: the window cannot start: ")
+    assert err.count("\n") == 1
+
+
+def test_self_test_gets_the_window_and_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Paths] = []
+
+    def run_test(window: Callable[[Paths], None], *, model: Path, profile: Path) -> int:
+        window(Paths(profile))
+        return 5 if model == Path("m") else 6
+
+    monkeypatch.setattr("app.self_test.self_test", run_test)
+    monkeypatch.setattr("ui.start.open_and_close", opened.append)
+    assert main(["--self-test", "--model", "m", "--profile", "p"]) == 5
+    assert opened == [Paths(Path("p"))]
 
 
 def test_interrupt_while_reading_the_question_is_code_130(

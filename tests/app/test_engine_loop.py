@@ -27,7 +27,7 @@ from app.messages import (
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import ComputeError, ContextOverflowError, ModelFileError
 from inference.metrics import RequestMetrics
-from inference.request import ChatMessage, LoadProgress
+from inference.request import ChatMessage, LoadProgress, RequestId, StepOutput
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript, make_model_info
 
 LOAD = LoadModel("/m/a.gguf", EngineConfig())
@@ -450,3 +450,18 @@ def test_stats_come_at_most_four_times_a_second_and_when_it_falls_idle() -> None
     last = [event for event in bench.events if isinstance(event, StatsSampled)][-1]
     assert last.stats.num_running == 0
     assert 0 < last.rss_bytes < last.total_memory_bytes
+
+
+def test_output_of_an_unknown_request_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = FakeEngine.step
+
+    def step_with_stranger(engine: FakeEngine) -> list[StepOutput]:
+        return [StepOutput(RequestId(99), text="x"), *step(engine)]
+
+    monkeypatch.setattr(FakeEngine, "step", step_with_stranger)
+    bench = Bench(FakeScript(replies=["a"]))
+    bench.loop.post(LOAD)
+    bench.generate()
+    bench.run(until=ended(1))
+    assert bench.text_of(1) == "a"
+    assert bench.ends() == [(1, "stop")]

@@ -85,3 +85,12 @@ def test_step_on_a_full_disk_is_undone_whole() -> None:
     assert not connection.in_transaction
     assert tables(connection) == []
     assert stored_version(connection) == 0
+
+
+def test_step_that_sqlite_undid_by_itself_raises_all_the_same() -> None:
+    connection = make_connection()
+    step = "CREATE TABLE a(x UNIQUE);\nINSERT INTO a VALUES (1);\nINSERT OR ROLLBACK INTO a VALUES (1);"
+    with pytest.raises(sqlite3.IntegrityError):
+        migrate(connection, [step])
+    assert tables(connection) == []
+    assert stored_version(connection) == 0

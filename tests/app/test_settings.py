@@ -169,12 +169,22 @@ def test_change_holds_at_once_and_is_on_disk_after_flush(tmp_path: Path) -> None
 
 def test_change_is_saved_by_itself_after_the_delay(tmp_path: Path) -> None:
     store = SettingsStore(tmp_path / "settings.json", delay_s=0.0)
-    before = set(threading.enumerate())
-    store.change(theme="dark")
-    store.change(theme="light")
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+    for theme in ("dark", "light"):
+        before = set(threading.enumerate())
+        store.change(theme=theme)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
     assert json.loads(store.path.read_text("utf-8"))["theme"] == "light"
+
+
+def test_changes_in_a_row_are_one_save(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    before = threading.active_count()
+    for width in range(200, 300):
+        store.change(sidebar_width=width)
+    assert threading.active_count() == before + 1
+    store.flush()
+    assert json.loads(store.path.read_text("utf-8"))["sidebar_width"] == 299
 
 
 @pytest.mark.parametrize(

@@ -292,10 +292,12 @@ def test_file_that_is_no_database_is_kept_aside(
     monkeypatch.setattr("app.database.time.strftime", lambda _: "20261129-120000")
     path = tmp_path / "chats.db"
     path.write_bytes(content)
+    (tmp_path / "chats.db-wal").write_bytes(b"newest changes")
     with pytest.raises(DatabaseDamagedError) as caught:
         make_store(tmp_path)
     kept = caught.value.kept_as
     assert kept is not None
+    assert kept.with_name(kept.name + "-wal").read_bytes() == b"newest changes"
     assert str(kept) in str(caught.value)
     assert kept.read_bytes() == content
     path.write_bytes(content)
@@ -325,7 +327,6 @@ def make_damaged_database(tmp_path: Path) -> Path:
 def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path) -> None:
     path = make_damaged_database(tmp_path)
     content = path.read_bytes()
-    (tmp_path / "chats.db-wal").write_bytes(b"")
     with pytest.raises(DatabaseDamagedError) as caught:
         make_store(tmp_path)
     kept = caught.value.kept_as
