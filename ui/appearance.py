@@ -1,7 +1,7 @@
 """Puts the theme into the application: style, style sheet, colours, fonts; keeps the choice."""
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QApplication, QToolTip
+from PySide6.QtWidgets import QApplication
 
 from app.settings import SettingsStore
 from ui.style import QuireStyle
@@ -43,7 +43,10 @@ class Appearance(QObject):
     def _apply(self) -> None:
         self._application.setPalette(self._theme.qt_palette())
         self._application.setFont(self._theme.font("ui"))
-        QToolTip.setFont(self._theme.font("small_strong"))
         height = self._theme.px(_FIELD_HEIGHT)
-        sheet = make_style_sheet(self._theme.palette, field_height=height)
+        sheet = make_style_sheet(
+            self._theme.palette,
+            field_height=height,
+            tooltip_font_px=self._theme.font("small").pixelSize(),
+        )
         self._application.setStyleSheet(sheet)

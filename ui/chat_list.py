@@ -15,7 +15,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QContextMenuEvent, QFocusEvent, QKeyEvent, QMouseEvent
+from PySide6.QtGui import QContextMenuEvent, QFocusEvent, QKeyEvent, QMouseEvent, QPaintEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -286,13 +286,16 @@ class ChatList(QListView):
         if isinstance(self.rows.row(index), ChatRow):
             self._open_menu(index, place)
 
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Qt override: rows end nearer to the edge where a scroll bar stands beside them."""
+        has_bar = self.verticalScrollBar().isVisible()
+        self._painter.right_inset = _INSET_BESIDE_BAR if has_bar else _INSET
+        super().paintEvent(event)
+
     def viewportEvent(self, event: QEvent) -> bool:
         """Qt override: the hovered row changes with the pointer."""
         if event.type() in (QEvent.Type.HoverMove, QEvent.Type.HoverEnter, QEvent.Type.HoverLeave):
             self.viewport().update()
-        elif event.type() == QEvent.Type.Resize:
-            has_bar = self.verticalScrollBar().isVisible()
-            self._painter.right_inset = _INSET_BESIDE_BAR if has_bar else _INSET
         return super().viewportEvent(event)
 
     def _open_menu(self, index: QModelIndex, place: QPoint) -> None:

@@ -5,7 +5,7 @@ from PySide6.QtWidgets import QWidget
 
 from ui.composer import Composer
 from ui.empty_state import EmptyState
-from ui.header import HEADER_HEIGHT, Header
+from ui.header import Header
 from ui.message_list import MessageList
 from ui.notice import Notice
 from ui.theme import Theme
@@ -59,12 +59,13 @@ class ChatPane(QWidget):
     def place(self) -> None:
         """Give every part its place for the size that the pane has."""
         width, height = self.width(), self.height()
-        self.header.setGeometry(0, 0, width, HEADER_HEIGHT)
+        head = self.header.height()
+        self.header.setGeometry(0, 0, width, head)
         side = _NARROW_SIDE if width < _NARROW else _SIDE
         column = min(COLUMN_WIDTH, width - 2 * side)
         left = (width - column) // 2
         wanted = self.composer.wanted_height()
-        top = max(HEADER_HEIGHT, height - _GAP - wanted)
+        top = max(head, height - _GAP - wanted)
         margins = self.composer.margins()
         self.composer.setGeometry(
             left - margins.left(),
@@ -77,9 +78,9 @@ class ChatPane(QWidget):
             notice_height = self.notice.wanted_height(column)
             bottom = top - 10 - notice_height
             self.notice.setGeometry(left, bottom, column, notice_height)
-        content_height = max(0, bottom - HEADER_HEIGHT)
-        self.messages.setGeometry(0, HEADER_HEIGHT, width, content_height)
-        self.empty.setGeometry(0, HEADER_HEIGHT, width, content_height)
+        content_height = max(0, bottom - head)
+        self.messages.setGeometry(0, head, width, content_height)
+        self.empty.setGeometry(0, head, width, content_height)
         self._content_bottom = bottom
         self._place_toast()
 

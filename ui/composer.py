@@ -14,7 +14,7 @@ from ui.theme import Theme
 
 SHADOW_LEVEL = 2
 RADIUS = 16
-_MIN_HEIGHT = 52
+_PADDING = 14
 _PADDING_LEFT = 20
 _BUTTON_INSET = 10
 
@@ -134,18 +134,22 @@ class Composer(QWidget):
     def wanted_height(self) -> int:
         """Height of the surface, without the shadow."""
         line = self._theme.line_height("body")
-        return max(_MIN_HEIGHT, self.input.wanted_height() + _MIN_HEIGHT - line - 2)
+        return self.least_height() + self.input.wanted_height() - line - 2
+
+    def least_height(self) -> int:
+        """Height of the surface around one line."""
+        return self._theme.line_height("body") + 2 * _PADDING
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Qt override."""
         surface = self._surface()
         height = self.input.wanted_height()
-        line = self._theme.line_height("body")
-        top = surface.top() + (_MIN_HEIGHT - line) // 2 - 2
+        top = surface.top() + _PADDING - 2
+        inset = (self.least_height() - ICON_BUTTON_SIZE) // 2
         right = surface.right() + 1 - _BUTTON_INSET - ICON_BUTTON_SIZE
         left = surface.left() + _PADDING_LEFT
         self.input.setGeometry(left, top, right - 10 - left, height)
-        bottom = surface.bottom() + 1 - _BUTTON_INSET - ICON_BUTTON_SIZE
+        bottom = surface.bottom() + 1 - inset - ICON_BUTTON_SIZE
         self.button.move(right, bottom)
         super().resizeEvent(event)
 

@@ -18,6 +18,8 @@ from ui.theme import Theme
 MAX_LINES = 8
 # A line of fixed height has its baseline at 80 %, so the text sits a little low: less space above.
 _RAISE = 2
+_BASELINE = 0.8
+_HALF_CAPITAL = 0.364  # of the font's size, in Inter
 _BLINK_MS = 530
 _CARET_WIDTH = 2
 _CARET_HEIGHT = 18
@@ -137,7 +139,7 @@ class ComposerInput(QTextEdit):
             painter = QPainter(self.viewport())
             painter.setFont(self._theme.font("body"))
             painter.setPen(QColor(self._theme.palette.text_3))
-            baseline = self._theme.line_height("body") * 0.8
+            baseline = self._theme.line_height("body") * _BASELINE
             painter.drawText(QPointF(0, baseline), self._hint)
             painter.end()
         super().paintEvent(event)
@@ -146,11 +148,17 @@ class ComposerInput(QTextEdit):
             painter.fillRect(self._caret_rect(), self._theme.color("ring"))
 
     def _caret_rect(self) -> QRect:
-        """Where the caret is painted: a bar around the middle of its line."""
-        line = self.cursorRect()
+        """Where the caret is painted: a bar around the middle of the capitals of its line."""
+        cursor = self.textCursor()
+        layout = cursor.block().layout()
+        line = layout.lineForTextPosition(cursor.positionInBlock())
+        baseline = _BASELINE * self._theme.line_height("body")
+        if line.isValid():
+            baseline = layout.position().y() + line.y() + line.ascent()
+        middle = baseline - _HALF_CAPITAL * self.font().pixelSize()
         height = self._theme.px(_CARET_HEIGHT)
-        top = line.top() + (line.height() - height) // 2 + _RAISE // 2
-        return QRect(line.left(), top, _CARET_WIDTH, height)
+        top = round(middle - height / 2) - self.verticalScrollBar().value()
+        return QRect(self.cursorRect().left(), top, _CARET_WIDTH, height)
 
     def _toggle_caret(self) -> None:
         self._is_caret_on = not self._is_caret_on

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from ui.buttons import Button, HoverButton
@@ -16,6 +16,7 @@ from ui.theme import Theme
 _MARK_SIZE = 38
 _CARD_HEIGHT = 76
 _CARD_RADIUS = 12
+_CARD_GAP = 12
 _TILE_SIZE = 36
 
 
@@ -76,7 +77,7 @@ class SuggestionCard(HoverButton):
 
     def minimumSizeHint(self) -> QSize:
         """Qt override."""
-        return QSize(200, self.theme.px(_CARD_HEIGHT))
+        return QSize(160, self.theme.px(_CARD_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
@@ -127,6 +128,8 @@ class EmptyState(QWidget):
         self._subline = Label(theme, style="body", role="text_2")
         self._model_line = Label(theme, style="label", role="text_2")
         self._open_button = Button(theme, "Open a model…", "quiet")
+        self._mark = Mark(theme, _MARK_SIZE)
+        self._line = QWidget()
         self._open_button.clicked.connect(self.open_model_requested)
         for label in (self._headline, self._subline):
             label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
@@ -139,6 +142,7 @@ class EmptyState(QWidget):
                 )
             )
         self._lay_out()
+        theme.changed.connect(self._fit)
         self.show_lines("Nothing you write leaves this computer.", "")
 
     def show_lines(self, subline: str, model_line: str) -> None:
@@ -151,36 +155,57 @@ class EmptyState(QWidget):
         """Qt override."""
         QPainter(self).fillRect(self.rect(), self._theme.color("surface"))
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Qt override."""
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Leave out what does not fit, the least useful first; nothing is ever squeezed."""
+        card = self._theme.px(_CARD_HEIGHT) + _CARD_GAP
+        parts: list[tuple[tuple[QWidget, ...], int]] = [
+            ((self._headline, self._subline), self._theme.px(36 + 6 + 24) + 16),
+            (tuple(self.cards[:2]), card + 36),
+            (tuple(self.cards[2:]), card),
+            ((self._line,), self._open_button.sizeHint().height() + 28),
+            ((self._mark,), _MARK_SIZE + 20),
+        ]
+        room = self.height()
+        for widgets, height in parts:
+            room -= height
+            for widget in widgets:
+                widget.setVisible(room >= 0 or widgets == parts[0][0])
+
     def _lay_out(self) -> None:
         grid = QGridLayout()
-        grid.setSpacing(12)
+        grid.setSpacing(_CARD_GAP)
+        grid.setContentsMargins(0, 0, 0, 0)
         for number, card in enumerate(self.cards):
             grid.addWidget(card, number // 2, number % 2)
-        line = QHBoxLayout()
+        line = QHBoxLayout(self._line)
+        line.setContentsMargins(0, 28, 0, 0)
         line.setSpacing(0)
         line.addStretch()
         line.addWidget(self._model_line)
         line.addWidget(self._open_button)
         line.addStretch()
+        column = QWidget()
+        column.setMaximumWidth(680)
+        column.setLayout(grid)
+        row = QHBoxLayout()
+        row.addStretch(1)
+        row.addWidget(column, 100)
+        row.addStretch(1)
         inner = QVBoxLayout(self)
         inner.setContentsMargins(28, 8, 28, 8)
         inner.setSpacing(0)
         inner.addStretch(10)
-        inner.addWidget(Mark(self._theme, _MARK_SIZE), 0, Qt.AlignmentFlag.AlignHCenter)
+        inner.addWidget(self._mark, 0, Qt.AlignmentFlag.AlignHCenter)
         inner.addSpacing(20)
         inner.addWidget(self._headline)
         inner.addSpacing(6)
         inner.addWidget(self._subline)
         inner.addSpacing(36)
-        column = QWidget()
-        column.setMaximumWidth(680)
-        column.setLayout(grid)
-        grid.setContentsMargins(0, 0, 0, 0)
-        row = QHBoxLayout()
-        row.addStretch(1)
-        row.addWidget(column, 100)
-        row.addStretch(1)
         inner.addLayout(row)
-        inner.addSpacing(28)
-        inner.addLayout(line)
+        inner.addWidget(self._line)
         inner.addStretch(11)

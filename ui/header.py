@@ -10,6 +10,7 @@ from ui.model_button import ModelButton
 from ui.theme import Theme
 
 HEADER_HEIGHT = 52
+_LEAST_GAP = 6
 
 
 class _TitleField(QLineEdit):
@@ -44,7 +45,6 @@ class Header(QWidget):
         self._theme = theme
         self._has_line = False
         self._is_editing = False
-        self.setFixedHeight(HEADER_HEIGHT)
         self.sidebar_button = IconButton(theme, "panel-left", "Show the sidebar", shortcut="Ctrl+B")
         self.new_chat_button = IconButton(theme, "square-pen", "New chat", shortcut="Ctrl+N")
         self.title = ElidedLabel(theme, style="title")
@@ -119,4 +119,6 @@ class Header(QWidget):
 
     def _apply(self) -> None:
         self._field.setFont(self._theme.font("title"))
+        least = self.model_button.sizeHint().height() + 2 * _LEAST_GAP
+        self.setFixedHeight(max(HEADER_HEIGHT, least))
         self.update()

@@ -1,7 +1,15 @@
 """Labels that follow the theme, wrap or end in an ellipsis. GUI thread."""
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QPalette, QResizeEvent
+from PySide6.QtGui import (
+    QColor,
+    QFontMetrics,
+    QPainter,
+    QPaintEvent,
+    QPalette,
+    QResizeEvent,
+    QShowEvent,
+)
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from ui.theme import Theme
@@ -32,6 +40,11 @@ class Label(QLabel):
         if role != self._role:
             self._role = role
             self._apply()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Qt override: the first polish under a style sheet takes the palette back."""
+        super().showEvent(event)
+        self._apply()
 
     def _apply(self) -> None:
         self.setFont(self._theme.font(self._style))

@@ -8,8 +8,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from ui.buttons import native_keys
 from ui.icons import icon
-from ui.painting import shadow_margins
-from ui.style import MENU_SHADOW_LEVEL
+from ui.style import menu_margins
 from ui.theme import Theme
 
 MENU_GAP = 4
@@ -81,7 +80,7 @@ class Menu(QMenu):
     def open_below(self, anchor: QWidget, *, align_right: bool = False) -> None:
         """Open under `anchor`, edges in line, without waiting for a choice."""
         area = QRect(anchor.mapToGlobal(QPoint(0, 0)), anchor.size())
-        margins = shadow_margins(MENU_SHADOW_LEVEL)
+        margins = menu_margins()
         size = self.sizeHint()
         left = area.left() - margins.left()
         if align_right:
@@ -90,5 +89,5 @@ class Menu(QMenu):
 
     def open_at(self, place: QPoint) -> None:
         """Open with the panel's corner at this point of the screen, without waiting."""
-        margins = shadow_margins(MENU_SHADOW_LEVEL)
+        margins = menu_margins()
         self.popup(place - QPoint(margins.left(), margins.bottom()))

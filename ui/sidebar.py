@@ -73,7 +73,11 @@ class RowButton(HoverButton):
         painter.setPen(QColor(palette.text if self._is_raised else palette.text_2))
         area = self.rect().adjusted(36, 0, -12, 0)
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, self.text())
+        words = painter.fontMetrics().horizontalAdvance(self.text())
         painter.setFont(self.theme.font("key"))
+        keys = painter.fontMetrics().horizontalAdvance(self._shortcut)
+        if words + keys + 12 > area.width():
+            return  # large text in a narrow sidebar: the tooltip still has the shortcut
         painter.setPen(QColor(palette.text_2))
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(area, flags, self._shortcut)

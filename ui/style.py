@@ -4,7 +4,7 @@ Menus are drawn here, because a style sheet can neither mute nor right-align a s
 Python reference to the style while the application lives.
 """
 
-from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import QMargins, QPoint, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter
 from PySide6.QtWidgets import (
     QMenu,
@@ -16,11 +16,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from ui.compositing import can_blend_windows
 from ui.icons import paint_icon
 from ui.painting import paint_rounded, paint_shadow, shadow_margins
 from ui.theme import Theme
 
-MENU_SHADOW_LEVEL = 3
+_MENU_SHADOW_LEVEL = 3
 _MENU_PADDING = 6
 _MENU_RADIUS = 10
 _ROW_RADIUS = 6
@@ -28,6 +29,11 @@ _ROW_HEIGHT = 32
 _LINE_HEIGHT = 13
 _ICON_SIZE = 16
 _TOOLTIP_DELAY_MS = 600
+
+
+def menu_margins() -> QMargins:
+    """Space between a menu's window and its panel: room for the shadow, if there can be one."""
+    return shadow_margins(_MENU_SHADOW_LEVEL) if can_blend_windows() else QMargins()
 
 
 class QuireStyle(QProxyStyle):
@@ -39,10 +45,9 @@ class QuireStyle(QProxyStyle):
 
     def polish(self, target: object) -> object:  # type: ignore[override]  # three overloads in Qt
         """Prepare a widget before it is first shown."""
-        if isinstance(target, QMenu) or (
-            isinstance(target, QWidget) and target.inherits("QTipLabel")
-        ):
-            target.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)
+        is_tip = isinstance(target, QWidget) and target.inherits("QTipLabel")
+        if (isinstance(target, QMenu) or is_tip) and can_blend_windows():
+            target.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)  # type: ignore[attr-defined]  # a QWidget
         if isinstance(target, QMenu):
             target.setWindowFlag(Qt.WindowType.FramelessWindowHint)
             target.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
@@ -70,8 +75,11 @@ class QuireStyle(QProxyStyle):
         widget: QWidget | None = None,
     ) -> int:
         """Qt override."""
-        margins = shadow_margins(MENU_SHADOW_LEVEL)
-        if metric == QStyle.PixelMetric.PM_MenuPanelWidth:
+        margins = menu_margins()
+        if metric in (
+            QStyle.PixelMetric.PM_MenuPanelWidth,
+            QStyle.PixelMetric.PM_ToolTipLabelFrameWidth,
+        ):
             return 0
         if metric == QStyle.PixelMetric.PM_MenuHMargin:
             return margins.left() + _MENU_PADDING
@@ -145,10 +153,14 @@ class QuireStyle(QProxyStyle):
 
     def _draw_menu_panel(self, painter: QPainter, rect: QRect) -> None:
         palette = self._theme.palette
-        margins = shadow_margins(MENU_SHADOW_LEVEL)
+        margins = menu_margins()
         # The margins of a menu are equal above and below, those of a shadow are not.
         panel = rect.adjusted(margins.left(), margins.bottom(), -margins.right(), -margins.bottom())
-        paint_shadow(painter, panel, _MENU_RADIUS, MENU_SHADOW_LEVEL, palette)
+        if not can_blend_windows():
+            painter.fillRect(panel, QColor(palette.border_2))
+            painter.fillRect(panel.adjusted(1, 1, -1, -1), QColor(palette.raised))
+            return
+        paint_shadow(painter, panel, _MENU_RADIUS, _MENU_SHADOW_LEVEL, palette)
         paint_rounded(
             painter, QRectF(panel), _MENU_RADIUS, fill=palette.raised, outline=palette.border_2
         )

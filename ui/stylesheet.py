@@ -11,7 +11,7 @@ from ui.tokens import Palette
 _TEMPLATE = Template("""
 QToolTip {
     background: $tooltip; color: $tooltip_text; border: 1px solid $tooltip_outline;
-    border-radius: 6px; padding: 3px 7px;
+    border-radius: 6px; padding: 1px 5px; font-size: ${tooltip_font_px}px; font-weight: 500;
 }
 QLineEdit, QPlainTextEdit[field="true"] {
     background: $raised; color: $text; border: 1px solid $control; border-radius: 8px;
@@ -44,7 +44,7 @@ QScrollBar::add-page, QScrollBar::sub-page { background: none; }
 """)
 
 
-def make_style_sheet(palette: Palette, *, field_height: int) -> str:
+def make_style_sheet(palette: Palette, *, field_height: int, tooltip_font_px: int) -> str:
     """The sheet for these colours; `field_height` is that of a one-line field with its outline."""
     focus = palette.focus_width
     return _TEMPLATE.substitute(
@@ -65,6 +65,7 @@ def make_style_sheet(palette: Palette, *, field_height: int) -> str:
         tooltip_outline=palette.tooltip_outline,
         handle=palette.control if palette.is_contrast else palette.border_2,
         field_height=field_height - 2,
+        tooltip_font_px=tooltip_font_px,
         focus=focus,
         focused_padding=12 - focus,
         focused_area_x=8 - focus,

@@ -82,4 +82,5 @@ class Dialog(QDialog):
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
         painter = QPainter(self)
-        painter.fillRect(self.rect(), self.theme.color("raised"))
+        painter.fillRect(self.rect(), self.theme.color("border_2"))
+        painter.fillRect(self.rect().adjusted(1, 1, -1, -1), self.theme.color("raised"))
