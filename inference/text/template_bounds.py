@@ -18,7 +18,8 @@ from inference.errors import ChatTemplateError
 HINT = "Continue as plain text, or choose another model."
 MAX_WALKED = 300_000
 MAX_WIDTH = 10_000
-_WIDE_FORMAT = re.compile(r"\d{5,}|\*")
+_WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")  # %099999d, %*d
+_WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\{|\d{5})")  # {:099999d}, {:{width}}
 
 
 class TemplateBoundsError(ChatTemplateError):
@@ -69,12 +70,20 @@ class Budget:
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             self.size_of(value)
 
-    def check_format(self, pattern: str) -> None:
-        """Refuse a format with a huge or variable width."""
-        if _WIDE_FORMAT.search(pattern):
-            raise TemplateBoundsError(
-                "The model's chat template uses a format that is too wide.", hint=HINT
-            )
+    def check_percent_format(self, pattern: str) -> None:
+        """Refuse a format for `%` with a huge or variable width."""
+        if _WIDE_PERCENT.search(pattern.replace("%%", "")):
+            raise _too_wide()
+
+    def check_brace_format(self, pattern: str) -> None:
+        """Refuse a format for `str.format` with a huge or variable width."""
+        if _WIDE_BRACES.search(pattern.replace("{{", "").replace("}}", "")):
+            raise _too_wide()
+
+    def check_count(self, value: object) -> None:
+        """Refuse a number of parts that no chat needs."""
+        if isinstance(value, int) and abs(value) > MAX_WIDTH:
+            raise too_much_text()
 
     def size_of(self, value: object) -> int:
         """About how many characters the value has as text.
@@ -105,6 +114,12 @@ class Budget:
 def too_much_text() -> TemplateBoundsError:
     """The error for a template that would write too much."""
     return TemplateBoundsError("The model's chat template writes too much text.", hint=HINT)
+
+
+def _too_wide() -> TemplateBoundsError:
+    return TemplateBoundsError(
+        "The model's chat template uses a format that is too wide.", hint=HINT
+    )
 
 
 def check_power(base: object, exponent: object) -> None:

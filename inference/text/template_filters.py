@@ -7,7 +7,7 @@ be too big, and returns the arguments, with iterators turned into lists where th
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from inference.text.template_bounds import Budget
+from inference.text.template_bounds import Budget, too_much_text
 
 Args = tuple[object, ...]
 Check = Callable[[Budget, Args, Mapping[str, object]], Args]
@@ -28,30 +28,49 @@ _PASSING = frozenset(
             "last",
         ),
         *("length", "list", "map", "max", "min", "random", "reject", "rejectattr", "reverse"),
-        *("select", "selectattr", "slice", "sort", "unique", "abs", "int", "float", "round"),
+        *("select", "selectattr", "sort", "unique", "abs", "int", "float"),
     }
 )
+
+# The methods of text that templates may call. Others make huge results from small ones
+# (`translate`), or bytes, of which a chat has no need.
+_TEXT_METHODS = frozenset(
+    {
+        *("capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format"),
+        *("format_map", "index", "join", "ljust", "lower", "lstrip", "partition", "removeprefix"),
+        *("removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip"),
+        *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"),
+    }
+)
+_MAX_STRIPPED_CHARS = 1000  # stripping takes the product of both lengths
 
 
 def find_check(filter_name: str) -> Check:
     """The check for a filter or comparing test; any unknown one may write all it is given."""
     if filter_name in _PASSING:
-        return _check_widths
+        return _pass_on
     return _CHECKS.get(filter_name, _check_values)
 
 
-def check_method(budget: Budget, owner: str | bytes | int, name: str, args: Args) -> Args:
-    """Check a method of a text or a number."""
+def check_method(budget: Budget, owner: str, name: str, args: Args) -> Args:
+    """Check a method of a text."""
+    if name not in _TEXT_METHODS and not name.startswith("is"):
+        raise TypeError(f"text has no method {name!r} in chat templates")
     if name == "join" and args:
         args = (_listed(args[0]), *args[1:])
     for value in args:
         budget.check_width(value)
-    if isinstance(owner, int):
-        return args
-    if name in ("format", "format_map") and isinstance(owner, str):
-        budget.check_format(owner)
+    if name in ("format", "format_map"):
+        budget.check_brace_format(owner)
+    if "strip" in name:
+        _check_stripped(args)
     budget.spend(len(owner) + _growth(budget, owner, name, args))
     return args
+
+
+def _check_stripped(args: Args) -> None:
+    if args and isinstance(args[0], str) and len(args[0]) > _MAX_STRIPPED_CHARS:
+        raise too_much_text()
 
 
 def num_elements(value: object) -> int:
@@ -59,10 +78,10 @@ def num_elements(value: object) -> int:
     return operator.length_hint(value, 1)
 
 
-def _growth(budget: Budget, owner: str | bytes, name: str, args: Args) -> int:
+def _growth(budget: Budget, owner: str, name: str, args: Args) -> int:
     """Characters that the method can add to its owner's."""
     if name == "replace" and len(args) >= 2:
-        return _num_found(str(owner), args[0]) * budget.size_of(args[1])
+        return _num_found(owner, args[0]) * budget.size_of(args[1])
     if name == "expandtabs":
         width = args[0] if args and isinstance(args[0], int) else 8
         return len(owner) * abs(width)
@@ -82,15 +101,25 @@ def _listed(value: object) -> list[object]:
     return list(value)
 
 
-def _check_widths(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
+def _pass_on(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
     budget.tick()
-    for value in (*args[1:], *kwargs.values()):
-        budget.check_width(value)
     return args
 
 
+def _check_counts(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
+    for value in (*args[1:], *kwargs.values()):
+        budget.check_count(value)
+    return _pass_on(budget, args, kwargs)
+
+
+def _check_trim(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
+    _check_stripped((*args[1:], *kwargs.values()))
+    return _check_values(budget, args, kwargs)
+
+
 def _check_values(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
-    _check_widths(budget, args, kwargs)
+    for value in (*args[1:], *kwargs.values()):
+        budget.check_width(value)
     for value in (*args, *kwargs.values()):
         budget.spend(budget.size_of(value))
     return args
@@ -121,7 +150,7 @@ def _check_indent(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> A
 
 def _check_format(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args:
     _check_values(budget, args, kwargs)
-    budget.check_format(str(args[0]))
+    budget.check_percent_format(str(args[0]))
     return args
 
 
@@ -129,7 +158,7 @@ def _check_sum(budget: Budget, args: Args, kwargs: Mapping[str, object]) -> Args
     start = args[2] if len(args) > 2 else kwargs.get("start", 0)
     if not isinstance(start, (int, float)):
         raise TypeError("sum adds numbers only")
-    return _check_widths(budget, args, kwargs)
+    return _pass_on(budget, args, kwargs)
 
 
 _CHECKS: dict[str, Check] = {
@@ -138,4 +167,8 @@ _CHECKS: dict[str, Check] = {
     "indent": _check_indent,
     "format": _check_format,
     "sum": _check_sum,
+    "trim": _check_trim,
+    "batch": _check_counts,
+    "slice": _check_counts,
+    "round": _check_counts,
 }

@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference.text.template_bounds import Budget, check_num_bits, check_power
+from inference.text.template_bounds import Budget, check_num_bits, check_power, too_much_text
 from inference.text.template_filters import check_method, find_check, num_elements
 from inference.text.template_instrument import instrument
 
@@ -27,6 +27,8 @@ _COMPARING_TESTS = ("eq", "==", "equalto", "ne", "!=", "in", "lt", "le", "gt", "
 # No chat needs these, and each blows text up in its own way.
 _LEFT_OUT_FILTERS = ("xmlattr", "urlize", "wordwrap", "pprint", "filesizeformat")
 _LEFT_OUT_GLOBALS = ("lipsum",)
+_MAX_INDENT = 16
+_MAX_DATE_FORMAT_CHARS = 256
 
 
 class TemplateRaisedError(jinja2.TemplateError):
@@ -81,9 +83,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         instrument(tree, self)
         return self.from_string(tree)
 
-    def tick(self) -> str:
-        """Called at each turn of a loop and each call of a macro."""
-        self.budget.tick()
+    def tick(self, num_chars: int = 0) -> str:
+        """Called at each turn of a loop, each call of a macro, and for the template's own text."""
+        self.budget.spend(num_chars)
         return ""
 
     def checked(self, value: object) -> object:
@@ -110,7 +112,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if operator == "**":
             check_power(left, right)
         elif operator == "%" and isinstance(left, str):
-            budget.check_format(left)
+            budget.check_percent_format(left)
             budget.spend(len(left) + budget.size_of(right))
         elif operator == "*":
             self._check_product(left, right)
@@ -123,7 +125,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.budget.tick()
         method = getattr(function, "__wrapped__", function)  # jinja2 wraps str.format
         owner = getattr(method, "__self__", None)
-        if isinstance(owner, (str, bytes, int)):
+        if isinstance(owner, (int, float, bytes)):
+            raise TypeError("numbers have no methods in chat templates")
+        if isinstance(owner, str):
             args = check_method(self.budget, owner, getattr(method, "__name__", ""), args)
         return super().call(context, function, *args, **kwargs)
 
@@ -151,13 +155,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self,
         value: object,
         ensure_ascii: bool = False,
-        indent: int | None = None,
+        indent: int | str | None = None,
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
         """JSON as it is, without the escapes for HTML that jinja2's own filter writes."""
-        size = self.budget.size_of(value)
-        self.budget.spend(size * 2 + size * (indent if isinstance(indent, int) else 0))
+        width = indent if isinstance(indent, int) else self.budget.size_of(indent or "")
+        if width > _MAX_INDENT:
+            raise too_much_text()
+        between = self.budget.size_of(separators or ()) + width
+        self.budget.spend(self.budget.size_of(value) * (2 + between))
         text = json.dumps(
             value,
             ensure_ascii=ensure_ascii,
@@ -188,4 +195,6 @@ def _raise_exception(message: object) -> NoReturn:
 
 def _strftime_now(pattern: str) -> str:
     """The local date and time, as models like to know it."""
+    if len(pattern) > _MAX_DATE_FORMAT_CHARS or any(map(str.isdigit, pattern)):
+        raise ValueError("the format of a date is too long")
     return datetime.now().strftime(pattern)
