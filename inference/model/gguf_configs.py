@@ -14,6 +14,7 @@ ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 MAX_LAYERS = 1024
 MAX_HEADS = 1024
 MAX_HEAD_SIZE = 4096
+LONGROPE_TENSOR = "rope_factors_long.weight"
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
 _GEMMA2_27B_LAYERS = 46
@@ -100,8 +101,8 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
         "rope_theta": meta.number("rope.freq_base", 10_000.0),
     }
     kind = meta.word("rope.scaling.type") or "none"
-    if kind == "none" or kind == "longrope":  # longrope: the family that has it adds the factors
-        return values
+    if kind == "none" or (kind == "longrope" and LONGROPE_TENSOR in meta.tensors):
+        return values  # longrope: the family that has the tensors adds the factors
     factor = meta.number("rope.scaling.factor", 1.0)
     if kind == "linear":
         return values if factor == 1.0 else {**values, "rope_type": "linear", "factor": factor}
@@ -242,7 +243,7 @@ def phi3_config(meta: GgufMetadata) -> ConfigValues:
     )
     context = _int(values, "max_position_embeddings")
     original = meta.integer("rope.scaling.original_context_length", context)
-    if "rope_factors_long.weight" in meta.tensors:
+    if LONGROPE_TENSOR in meta.tensors:
         rope["rope_type"] = "longrope"
         rope["original_max_position_embeddings"] = original
         rope["attention_factor"] = meta.number("rope.scaling.attn_factor", 1.0)

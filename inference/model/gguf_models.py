@@ -18,6 +18,7 @@ from inference.model.gguf_configs import (
     llama_config,
     olmo2_config,
     phi3_config,
+    plain_config,
     qwen2_config,
     qwen3_config,
 )
@@ -28,7 +29,6 @@ Change = Literal["none", "interleaved_q", "interleaved_k", "one_added"]
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_LONG = "rope_factors_long.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
-_NOT_PARAMETERS = {ROPE_FREQS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT}
 
 _TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _LAYER_NAMES = {
@@ -66,6 +66,7 @@ class Family:
         interleaves_rotary: Rows of q and k lie in pairs (2i, 2i + 1), as llama.cpp's rotary
             embedding wants them, instead of in halves.
         adds_one_to_norms: The file holds 1 + weight for norms.
+        uses_longrope: Factors for short and long contexts are tensors of the file.
     """
 
     module: str
@@ -75,6 +76,7 @@ class Family:
     layer_names: Mapping[str, str] = field(default_factory=dict)
     interleaves_rotary: bool = False
     adds_one_to_norms: bool = False
+    uses_longrope: bool = False
 
 
 FAMILIES: dict[str, Family] = {
@@ -83,6 +85,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen2": Family("qwen2", "Qwen2Config", "Qwen2ForCausalLM", qwen2_config),
     "qwen3": Family("qwen3", "Qwen3Config", "Qwen3ForCausalLM", qwen3_config),
+    "gemma": Family(
+        "gemma", "GemmaConfig", "GemmaForCausalLM", plain_config, adds_one_to_norms=True
+    ),
     "gemma2": Family(
         "gemma2", "Gemma2Config", "Gemma2ForCausalLM", gemma2_config, _POST_NORMS,
         adds_one_to_norms=True,
@@ -91,7 +96,7 @@ FAMILIES: dict[str, Family] = {
         "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM", gemma3_config, _POST_NORMS,
         adds_one_to_norms=True,
     ),
-    "phi3": Family("phi3", "Phi3Config", "Phi3ForCausalLM", phi3_config),
+    "phi3": Family("phi3", "Phi3Config", "Phi3ForCausalLM", phi3_config, uses_longrope=True),
     "granite": Family(
         "granite", "GraniteConfig", "GraniteForCausalLM", granite_config, interleaves_rotary=True
     ),
@@ -138,7 +143,9 @@ class GgufPlan:
 
     def is_known_tensor(self, tensor_name: str) -> bool:
         """Whether a tensor has a use beside the parameters: factors of the rotary embedding."""
-        return tensor_name in _NOT_PARAMETERS
+        if tensor_name in (ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT):
+            return self.family.uses_longrope
+        return tensor_name == ROPE_FREQS
 
     def _change(self, name: str, kind: str) -> Change:
         if self.family.adds_one_to_norms and name.endswith("norm") and kind == "weight":

@@ -11,9 +11,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedModel
+
+from inference.errors import ModelFileError
+from inference.formats.gguf import GgufFile
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
@@ -24,7 +28,7 @@ _ARCHITECTURES = {
     "gemma3_text": "gemma3",
 }
 _INTERLEAVED = ("llama", "granite")
-_ONE_ADDED = ("gemma2", "gemma3")
+_ONE_ADDED = ("gemma", "gemma2", "gemma3")
 
 
 def write_twin(
@@ -93,7 +97,7 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
     rope = config.rope_parameters  # type: ignore[attr-defined]  # any transformers config
     whole = rope.get("full_attention", rope)
     values[f"{architecture}.rope.freq_base"] = float(whole["rope_theta"])
-    if architecture in _ONE_ADDED:
+    if getattr(config, "sliding_window", None) and architecture != "llama":
         values[f"{architecture}.attention.sliding_window"] = config.sliding_window  # type: ignore[attr-defined]  # Gemma has it
     return values
 
@@ -208,3 +212,19 @@ def raw_gguf(
     )
     table = head + b"".join(entries) + b"".join(tensors)
     return table + bytes(-len(table) % 32) + data
+
+
+def read_raw(folder: Path, data: bytes) -> GgufFile:
+    """Write the bytes as "model.gguf" and read them; the file is closed again."""
+    path = folder / "model.gguf"
+    path.write_bytes(data)
+    with GgufFile.read(path) as file:
+        return file
+
+
+def raw_failure(folder: Path, data: bytes, kind: type[ModelFileError] = ModelFileError) -> str:
+    """The reason for which reading the bytes fails."""
+    with pytest.raises(kind) as caught:
+        read_raw(folder, data)
+    assert caught.value.path.name == "model.gguf"
+    return caught.value.reason

@@ -1,6 +1,5 @@
 import contextlib
 import gc
-import json
 import subprocess
 import sys
 import weakref
@@ -15,27 +14,17 @@ from transformers import PreTrainedModel
 
 from inference.errors import (
     EngineError,
-    ModelFileError,
     NotEnoughMemoryError,
-    UnsupportedModelError,
 )
 from inference.model import loader
 from inference.model.loader import load_model
 from inference.model.memory import choose_dtype
-from inference.model.progress import LoadReporter
 from inference.request import ChatMessage, LoadProgress
 from tests.inference.gguf_files import write_twin
 from tests.inference.model_folders import write_folder
 from tests.inference.tiny_models import eager_logits, make_module, make_tokens
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = ["llama", "qwen2", "gemma3"]
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text("utf-8")), **changes}
-    path.write_text(json.dumps(config), "utf-8")
 
 
 def num_mappings(path: Path) -> int:
@@ -61,26 +50,6 @@ def test_load_model_gguf_describes_the_model(tmp_path):
     assert loaded.tokenizer.bos_id == 1
     assert loaded.chat_template is not None
     assert loaded.chat_template.render([ChatMessage("user", "Hi")]) == "<user>Hi</s><assistant>"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("max_shard_size", ["5GB", "100KB"], ids=["one file", "parts"])
-def test_load_model_folder_gives_logits_of_the_original(tmp_path, family, max_shard_size):
-    module = make_module(family)
-    path = write_folder(module, tmp_path / "tiny", max_shard_size=max_shard_size)
-    loaded = load_model(path, dtype="float32")
-    assert isinstance(loaded.module, PreTrainedModel)
-    tokens = make_tokens(40)
-    torch.testing.assert_close(
-        eager_logits(loaded.module, tokens), eager_logits(module, tokens), atol=1e-5, rtol=1e-5
-    )
-    assert (loaded.name, loaded.quantization) == ("tiny", "F32")
-    assert loaded.num_parameters == sum(p.numel() for p in module.parameters())
-    assert loaded.model_context_tokens == 512
-    assert loaded.tokenizer.eos_ids == {2}
-    assert loaded.chat_template is not None
-    assert not loaded.module.training
-    assert not any(p.requires_grad for p in loaded.module.parameters())
 
 
 def test_load_model_gguf_and_folder_agree(tmp_path):
@@ -194,72 +163,6 @@ def test_load_model_generic_file_without_title_keeps_its_name(tmp_path):
     assert load_model(path).name == "model"
 
 
-def test_load_model_folder_in_cache_takes_name_of_model(tmp_path):
-    path = tmp_path / "models--someone--tiny-chat" / "snapshots" / "0123abc"
-    path.parent.mkdir(parents=True)
-    assert load_model(write_folder(make_module("llama"), path)).name == "tiny-chat"
-
-
-def test_load_model_missing_tensor_in_folder_names_it(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    path = write_folder(make_module("llama"), tmp_path / "tiny")
-    weights = load_file(path / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, path / "model.safetensors")
-    with pytest.raises(
-        ModelFileError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight' is missing"
-    ):
-        load_model(path)
-
-
-def test_load_model_folder_with_other_shape_is_refused(tmp_path):
-    path = write_folder(make_module("llama"), tmp_path / "tiny")
-    edit_config(path, intermediate_size=81)
-    with pytest.raises(ModelFileError, match=r"tiny: .*(shape|size)"):
-        load_model(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "words"),
-    [
-        ({"model_type": None}, ModelFileError, r"config\.json: It names no 'model_type'"),
-        ({"model_type": "warp9"}, ModelFileError, "warp9"),
-        (
-            {"quantization_config": {"quant_method": "gptq"}},
-            UnsupportedModelError,
-            "quantised with 'gptq'",
-        ),
-        ({"is_encoder_decoder": True}, UnsupportedModelError, "encoder-decoder"),
-        (
-            {"architectures": ["LlamaForSequenceClassification"]},
-            UnsupportedModelError,
-            "'LlamaForSequenceClassification' is not a language model",
-        ),
-        ({"hidden_size": "wide"}, ModelFileError, "transformers cannot load it"),
-        ({"num_attention_heads": 0}, ModelFileError, "transformers cannot load it"),
-    ],
-)
-def test_load_model_folder_with_wrong_config_is_refused(tmp_path, changes, kind, words):
-    path = write_folder(make_module("llama"), tmp_path / "tiny")
-    edit_config(path, **changes)
-    with pytest.raises(kind, match=words):
-        load_model(path)
-
-
-def test_load_model_folder_with_own_code_never_runs_it(tmp_path):
-    path = write_folder(make_module("llama"), tmp_path / "tiny")
-    (path / "modeling_own.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: pass\n", "utf-8"
-    )
-    edit_config(path, model_type="own", auto_map={
-        "AutoConfig": "modeling_own.Own", "AutoModelForCausalLM": "modeling_own.Own",
-    })  # fmt: skip
-    with pytest.raises(ModelFileError):
-        load_model(path)
-    assert not (tmp_path / "ran").exists()
-
-
 def test_load_model_too_large_fails_before_weights_are_read(tmp_path, monkeypatch):
     path = write_twin(make_module("llama"), tmp_path / "t.gguf")
 
@@ -285,48 +188,6 @@ def test_load_model_file_with_changed_bytes_raises_only_engine_errors(tmp_path, 
     path.write_bytes(changed)
     with contextlib.suppress(EngineError):
         load_model(path, dtype="float32")
-
-
-@pytest.mark.parametrize(
-    ("dtype_name", "free", "dtype"),
-    [
-        ("auto", 5334, torch.float32),
-        ("auto", 5333, torch.bfloat16),
-        ("auto", 2223, torch.bfloat16),
-        ("float32", 4445, torch.float32),
-        ("float16", 2223, torch.float16),
-    ],
-)
-def test_choose_dtype_on_cpu_takes_what_fits(dtype_name, free, dtype):
-    assert choose_dtype(dtype_name, "cpu", 1000, free=free) == dtype
-
-
-@pytest.mark.parametrize(
-    ("dtype_name", "free", "needed"), [("auto", 2222, 2000), ("float32", 4444, 4000)]
-)
-def test_choose_dtype_that_does_not_fit_says_both_numbers(dtype_name, free, needed):
-    with pytest.raises(NotEnoughMemoryError) as caught:
-        choose_dtype(dtype_name, "cpu", 1000, free=free)
-    assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, free)
-
-
-def test_choose_dtype_asks_the_machine_when_not_told():
-    assert choose_dtype("auto", "cpu", 10) == torch.float32
-
-
-def test_reporter_small_steps_are_joined():
-    seen: list[LoadProgress] = []
-    reporter = LoadReporter(seen.append)
-    reporter.begin("A", until=0.5)
-    for step in range(1001):
-        reporter.advance(step, 1000)
-    reporter.begin("B", until=0.4)
-    reporter.advance(1, 0)
-    reporter.finish()
-    fractions = [progress.fraction for progress in seen]
-    assert fractions == sorted(fractions)
-    assert 40 < len(seen) <= 54
-    assert (seen[-1].stage, seen[-1].fraction) == ("Ready", 1.0)
 
 
 @pytest.mark.slow
