@@ -19,6 +19,7 @@ _PADDING = 16
 _ICON = 18
 _TEXT_LEFT = 48
 _OUTLINE_OPACITY = 0.38
+_FILL_OPACITY = 0.4
 _MAX_TITLE_CHARS = 90
 _TITLE = TextLook("ui_title", "ui_title")
 _BODY = TextLook("label", "label", "text_2")
@@ -121,7 +122,7 @@ class ErrorCard(QWidget):
         fill = QColor(colors.danger_soft)
         if not colors.is_contrast:
             outline.setAlphaF(_OUTLINE_OPACITY)
-            fill.setAlphaF(0.6)
+            fill.setAlphaF(_FILL_OPACITY)
         paint_rounded(painter, QRectF(self.rect()), RADIUS, fill=fill, outline=outline)
         line = self._theme.line_height("ui_title")
         top = self._title.y() + (line - _ICON) / 2

@@ -11,12 +11,14 @@ from ui.menus import Menu
 from ui.message_view import MessageView, OwnMessageView
 from ui.reply_buttons import copy_to_clipboard
 from ui.reply_column import MessageColumn
+from ui.reply_highlight import warm_up
 from ui.reply_leaf import Leaf
 from ui.reply_selection import TextSelection
 from ui.reply_view import ReplyView
 from ui.theme import Theme
 
 _DRAG_MS = 30
+_WARM_UP_MS = 1500
 
 
 class MessageList(MessageColumn):
@@ -46,6 +48,7 @@ class MessageList(MessageColumn):
         self._drag_timer.timeout.connect(self._drag_on)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Chat")
+        QTimer.singleShot(_WARM_UP_MS, self, warm_up)
 
     # ------------------------------------------------------------ content
 
@@ -145,7 +148,7 @@ class MessageList(MessageColumn):
     def _drop_view(self, message_id: MessageId) -> None:
         self._selection.clear()
         view = self._views.pop(message_id)
-        for known in (self._busy, self._stale):
+        for known in (self._busy, self._stale, self._unstyled):
             known.discard(message_id)
         self._heights.pop(message_id, None)
         view.hide()

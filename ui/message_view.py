@@ -145,10 +145,11 @@ class OwnMessageView(MessageView):
             self._editor.setGeometry(BLEED, 0, width, height)
             return height
         most = int(width * BUBBLE_SHARE) - 2 * _PADDING_X
-        height = self._flow.layout_to(most)
-        inner = min(most, self._flow.natural_width())
-        if inner < most:
-            height = self._flow.layout_to(inner)
+        inner = most
+        if len(self._blocks) == 1:  # a long text fills the width, and is laid out only once
+            self._flow.layout_to(most)
+            inner = min(most, self._flow.natural_width())
+        height = self._flow.layout_to(inner)
         left = BLEED + width - inner - 2 * _PADDING_X
         self._bubble = QRectF(left, 0, inner + 2 * _PADDING_X, height + 2 * _PADDING_Y)
         self._flow.setGeometry(left + _PADDING_X, _PADDING_Y, inner, height)
@@ -158,11 +159,13 @@ class OwnMessageView(MessageView):
 
     def _place_actions(self, right: int) -> None:
         row = self._theme.line_height("body") + 2 * _PADDING_Y
-        x = right - 4
+        x = right - 6
+        if self._switch.has_choice:
+            x -= self._switch.width()
+            self._switch.move(x, (row - self._switch.height()) // 2)
         for button in (self._edit, self._copy):
             x -= button.width() + 2
             button.move(x, (row - button.height()) // 2)
-        self._switch.move(x - self._switch.width() - 6, (row - self._switch.height()) // 2)
         self._reveal()
 
     def restyle(self) -> None:

@@ -22,7 +22,7 @@ from ui.theme import Theme
 COLUMN_WIDTH = 680
 MARGIN, NARROW_MARGIN = 28, 16
 NARROW_BELOW = 640
-SLICE_S = 0.004
+SLICE_S = 0.003
 _TOP, _BOTTOM = 14, 14
 _REPLY_GAP, _QUESTION_GAP = 14, 20
 _AT_END = 4
@@ -48,6 +48,7 @@ class MessageColumn(QScrollArea):
         self._tops: dict[MessageId, int] = {}
         self._busy: set[MessageId] = set()  # views with work left, and messages without a view
         self._stale: set[MessageId] = set()  # views to lay out again
+        self._unstyled: set[MessageId] = set()  # stale ones that also have old colours or sizes
         self._column = COLUMN_WIDTH
         self._follows_end = True
         self._is_placing = False
@@ -133,14 +134,7 @@ class MessageColumn(QScrollArea):
         """Give every view its place; what is on screen stays where it is."""
         self._is_placing = True
         anchor, offset = self._anchor()
-        if self._stale:
-            order = [m.id for m in reversed(self._messages) if m.id in self._stale]
-            order.sort(key=lambda message_id: not self._is_on_screen(message_id))
-            for message_id in order:
-                self._stale.discard(message_id)
-                self._heights[message_id] = self._views[message_id].layout_to(self._column)
-                if time.perf_counter() > deadline:
-                    break
+        self._lay_out_stale(deadline)
         y = _TOP
         left = (self.width() - self._column) // 2 - BLEED
         for index, message in enumerate(self._messages):
@@ -158,6 +152,21 @@ class MessageColumn(QScrollArea):
         self._restore(anchor, offset)
         self._is_placing = False
         self._show_edges()
+
+    def _lay_out_stale(self, deadline: float) -> None:
+        order = [m.id for m in reversed(self._messages) if m.id in self._stale]
+        order.sort(key=lambda message_id: not self._is_on_screen(message_id))
+        for message_id in order:
+            self._stale.discard(message_id)
+            view = self._views.get(message_id)
+            if view is None:
+                continue
+            if message_id in self._unstyled:
+                self._unstyled.discard(message_id)
+                view.restyle()
+            self._heights[message_id] = view.layout_to(self._column)
+            if time.perf_counter() > deadline:
+                break
 
     def _estimate(self, message: Message) -> int:
         """A height for a message without a view, so that the scroll bar is about right."""
@@ -217,9 +226,8 @@ class MessageColumn(QScrollArea):
         self._pacer.flush()
 
     def _restyle(self) -> None:
-        for message_id, view in self._views.items():
-            view.restyle()
-            self._stale.add(message_id)
+        self._unstyled |= set(self._views)
+        self._stale |= self._unstyled
         self.viewport().update()
         self._pacer.flush()
 

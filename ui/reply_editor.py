@@ -57,7 +57,7 @@ class MessageEditor(QWidget):
         self._field.setFont(self._theme.font("body"))
 
     def _follow_lines(self) -> None:
-        num_lines = self._field.blockCount()
+        num_lines = int(self._field.document().size().height())  # as wrapped, not as typed
         self._save.setEnabled(bool(self._field.toPlainText().strip()))
         if num_lines != self._num_lines:
             self._num_lines = num_lines

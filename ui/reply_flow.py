@@ -18,9 +18,10 @@ from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from ui.code_block import CodeBlock
-from ui.markdown.blocks import Block, Code, Frame, Heading, Paragraph, Rule, Table
+from ui.markdown.blocks import Block, Code, Frame, Rule, Table
 from ui.markdown.convert import BULLET
 from ui.painting import paint_dot
+from ui.reply_gaps import gap_between, num_shared
 from ui.reply_leaf import Leaf, RuleLine
 from ui.reply_table import TableBlock
 from ui.reply_text import PLAIN_LOOK, TextBlock, TextLook
@@ -30,10 +31,7 @@ _BULLET_INSET = 22
 _NUMBER_INSET = 28
 _QUOTE_INSET = 16
 _QUOTE_RULE = 2
-_ABOVE = {"heading": 18, "table": 10, "rule": 14}
-_BELOW = {"heading": 6, "table": 14, "code": 14, "rule": 14}
-_GAP = 10
-_ITEM_GAP = 4
+_LEAST_WIDTH = 40
 
 
 class BlockFlow(QWidget):
@@ -60,6 +58,7 @@ class BlockFlow(QWidget):
         self._tops: list[int] = []
         self._width = 0
         self._first_dirty = 0
+        self._unfinished: list[Leaf] = []  # tables whose rows are laid out in slices
         self.leaves: list[Leaf] = []
 
     # ------------------------------------------------------------ content
@@ -89,6 +88,7 @@ class BlockFlow(QWidget):
         self._first_dirty = min(self._first_dirty, index)
         if index < len(self.leaves) and self.leaves[index].set_block(block):
             self._blocks[index] = block
+            self._note_unfinished(self.leaves[index])
             return
         if index < len(self.leaves):
             self._remove_leaf(index)
@@ -100,6 +100,11 @@ class BlockFlow(QWidget):
         self._blocks.insert(index, block)
         self._tops.insert(index, 0)
         leaf.show()
+        self._note_unfinished(leaf)
+
+    def _note_unfinished(self, leaf: Leaf) -> None:
+        if isinstance(leaf, TableBlock) and leaf not in self._unfinished:
+            self._unfinished.append(leaf)
 
     def _made_leaf(self, block: Block) -> Leaf:
         match block:
@@ -113,6 +118,8 @@ class BlockFlow(QWidget):
 
     def _remove_leaf(self, index: int) -> None:
         leaf = self.leaves.pop(index)
+        if leaf in self._unfinished:
+            self._unfinished.remove(leaf)
         del self._blocks[index], self._tops[index]
         self._first_dirty = min(self._first_dirty, index)
         leaf.hide()
@@ -133,6 +140,7 @@ class BlockFlow(QWidget):
         """Colours or sizes are new."""
         for leaf in self.leaves:
             leaf.restyle()
+            self._note_unfinished(leaf)
         self._first_dirty = 0
         self._width = 0
         self.update()
@@ -159,7 +167,9 @@ class BlockFlow(QWidget):
 
     def advance(self, deadline: float) -> bool:
         """Let the leaves do put-off work; True when nothing is left."""
-        return all(leaf.advance(deadline) for leaf in self.leaves)
+        while self._unfinished and self._unfinished[-1].advance(deadline):
+            self._unfinished.pop()
+        return not self._unfinished
 
     def natural_width(self) -> int:
         """Width of the longest line of text as laid out."""
@@ -169,11 +179,11 @@ class BlockFlow(QWidget):
     def _place(self, index: int) -> None:
         leaf = self.leaves[index]
         inset = self._inset(leaf.frames)
-        width = max(self._width - inset, 40)
+        width = max(self._width - inset, min(self._width, _LEAST_WIDTH))
         top = 0
         if index > 0:
             before = self.leaves[index - 1]
-            top = self._tops[index - 1] + before.height() + self._gap(index)
+            top = self._tops[index - 1] + before.height() + self._gap_above(index)
         height = leaf.layout_to(width)
         self._tops[index] = top
         left = 0 if leaf.is_right_to_left else inset
@@ -191,19 +201,10 @@ class BlockFlow(QWidget):
         needed = metrics.horizontalAdvance(frame.marker) + self._theme.px(8)
         return max(self._theme.px(_NUMBER_INSET), round(needed))
 
-    def _gap(self, index: int) -> int:
+    def _gap_above(self, index: int) -> int:
         if self._fixed_gap is not None:
             return self._fixed_gap
-        before, after = self._blocks[index - 1], self._blocks[index]
-        is_new_item = _num_shared(before.frames, after.frames) < len(after.frames)
-        is_in_list = before.frames and after.frames and before.frames[0].kind == "item"
-        if is_new_item and is_in_list and after.frames[-1].kind == "item":
-            plain = isinstance(before, Paragraph) and isinstance(after, Paragraph)
-            return self._theme.px(_ITEM_GAP if plain else _GAP)
-        above = _ABOVE.get(_kind(after), _GAP)
-        below = _BELOW.get(_kind(before), _GAP)
-        gap = below if _kind(before) == "heading" else max(above, below)
-        return self._theme.px(gap)
+        return self._theme.px(gap_between(self._blocks[index - 1], self._blocks[index]))
 
     def caret_point(self) -> QPointF | None:
         """Top of the line behind the last character, in this widget's place; None while empty."""
@@ -228,17 +229,17 @@ class BlockFlow(QWidget):
     def _paint_frames(self, painter: QPainter, index: int) -> None:
         leaf = self.leaves[index]
         before = self.leaves[index - 1].frames if index else ()
-        num_shared = _num_shared(before, leaf.frames)
+        shared = num_shared(before, leaf.frames)
         top, bottom = leaf.y(), leaf.y() + leaf.height()
         inset = 0
         for depth, frame in enumerate(leaf.frames):
             width = self._frame_inset(frame)
             if frame.kind == "quote":
-                start = self._tops[index - 1] if depth < num_shared else top
+                start = self._tops[index - 1] if depth < shared else top
                 self._paint_mirrored(
                     painter, leaf, QRect(inset, start, _QUOTE_RULE, bottom - start)
                 )
-            elif depth >= num_shared:
+            elif depth >= shared:
                 self._paint_marker(painter, leaf, frame, QPoint(inset, top), width)
             inset += width
 
@@ -266,26 +267,3 @@ class BlockFlow(QWidget):
         side = Qt.AlignmentFlag.AlignLeft if mirrored else Qt.AlignmentFlag.AlignRight
         inner = box.adjusted(gap, 0, 0, 0) if mirrored else box.adjusted(0, 0, -gap, 0)
         painter.drawText(inner, side | Qt.AlignmentFlag.AlignVCenter, frame.marker)
-
-
-def _num_shared(before: tuple[Frame, ...], after: tuple[Frame, ...]) -> int:
-    """How many containers both lie in."""
-    count = 0
-    for one, other in zip(before, after, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
-def _kind(block: Block) -> str:
-    match block:
-        case Heading():
-            return "heading"
-        case Table():
-            return "table"
-        case Code():
-            return "code"
-        case Rule():
-            return "rule"
-    return "text"

@@ -51,6 +51,11 @@ def _names_by_alias() -> dict[str, str]:
     return found
 
 
+def warm_up() -> None:
+    """Load what the first block of code would have to wait for: the table of languages, Python's."""
+    _lexer_for("python")
+
+
 @lru_cache(maxsize=64)
 def language_name(language: str) -> str:
     """The name of a language for people: "py" gives "Python"; unknown ones stay as written."""
@@ -147,20 +152,17 @@ class Highlighter:
         before: _TokenType | None = None
         for index, token_type, value in self._lexer.get_tokens_unprocessed(text):
             role = _role_of(token_type)
-            start, end = index, index + len(value)
-            while number < len(lines) and start >= starts[number + 1]:
+            position, end = index, index + len(value)
+            while number < len(lines) and end > starts[number + 1]:  # it reaches into later lines
+                _add(spans, position - starts[number], starts[number + 1] - 1 - starts[number], role)
                 yield first + number, tuple(spans)
                 spans = []
                 number += 1
-                self._note_restart(lines, number, first, before)
-            while role and number < len(lines) and end > starts[number + 1]:
-                spans.append((start - starts[number], starts[number + 1] - starts[number], role))
-                yield first + number, tuple(spans)
-                spans = []
-                number += 1
-                start = starts[number]
-            if role and number < len(lines) and start < end:
-                spans.append((start - starts[number], end - starts[number], role))
+                position = starts[number]
+                self._note_restart(lines, number, first, token_type if role else before)
+            if number < len(lines):
+                stop = min(end, starts[number + 1] - 1)
+                _add(spans, position - starts[number], stop - starts[number], role)
             before = token_type
         for rest in range(number, len(lines)):
             yield first + rest, tuple(spans)
@@ -175,3 +177,12 @@ class Highlighter:
         is_inside = before is not None and _role_of(before) in ("string", "comment")
         if not is_inside and lines[number][:1].isalpha():
             self._restart_line = max(self._restart_line, first + number)
+
+
+def _add(spans: list[tuple[int, int, str]], start: int, end: int, role: str | None) -> None:
+    """Note a coloured piece of the current line; neighbours of one role become one piece."""
+    if role is None or start >= end:
+        return
+    if spans and spans[-1][1] == start and spans[-1][2] == role:
+        start = spans.pop()[0]
+    spans.append((start, end, role))

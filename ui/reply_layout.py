@@ -68,7 +68,7 @@ class RunLayout:
         *,
         strong_style: str,
         color: str = "text",
-        alignment: Qt.AlignmentFlag = Qt.AlignmentFlag.AlignLeading,
+        alignment: Qt.AlignmentFlag | None = None,
     ) -> None:
         self.links: list[Link] = []
         self.height = 0
@@ -88,9 +88,8 @@ class RunLayout:
         formats = self._collect(runs)
         self._layout = QTextLayout(self.text, font)
         self._layout.setCacheEnabled(True)
-        option = QTextOption(alignment)
+        option = QTextOption(self._mirrored(alignment))
         option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
-        # Not "auto": only a direction that is set mirrors the alignment too.
         leftward = Qt.LayoutDirection.RightToLeft
         rightward = Qt.LayoutDirection.LeftToRight
         option.setTextDirection(leftward if self.is_right_to_left else rightward)
@@ -99,6 +98,13 @@ class RunLayout:
         self._layout.setFormats(formats)
 
     # ------------------------------------------------------------ building
+
+    def _mirrored(self, alignment: Qt.AlignmentFlag | None) -> Qt.AlignmentFlag:
+        """None is the side where lines begin; a text layout by itself never mirrors anything."""
+        if alignment is not None:
+            return alignment
+        right = Qt.AlignmentFlag.AlignRight
+        return right if self.is_right_to_left else Qt.AlignmentFlag.AlignLeft
 
     def _collect(self, runs: Sequence[Run]) -> list[QTextLayout.FormatRange]:
         formats: list[QTextLayout.FormatRange] = []

@@ -107,6 +107,7 @@ class TableBlock(Leaf):
         del self._tops[self._num_set + 1 :]
         while self._num_set < min(len(self._rows), FIRST_ROWS):
             self._set_row()
+        self._bar.setVisible(self._bar_height() > 0)
         return self._tops[-1] + self._bar_height()
 
     def advance(self, deadline: float) -> bool:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt
-from PySide6.QtGui import QCursor, QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtCore import QPoint, QPointF, QRectF, Qt
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QWidget
 
 from ui.markdown.blocks import Block, Heading, Paragraph
 from ui.painting import paint_rounded
@@ -46,7 +46,6 @@ class TextBlock(Leaf):
         self._focused_link = -1
         self._layout = self._made_layout()
         self.frames = block.frames
-        self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.IBeamCursor)
         self._follow_links()
 
@@ -80,6 +79,7 @@ class TextBlock(Leaf):
     def _follow_links(self) -> None:
         self._focused_link = -1
         has_links = bool(self._layout.links)
+        self.setMouseTracking(has_links)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus if has_links else Qt.FocusPolicy.NoFocus)
         self.setAccessibleName(self.plain_text())
 
@@ -153,6 +153,7 @@ class TextBlock(Leaf):
             self._hovered = link
             shape = Qt.CursorShape.PointingHandCursor if link else Qt.CursorShape.IBeamCursor
             self.setCursor(shape)
+            self.setToolTip(shown_address(link.address) if link else "")
         event.ignore()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -191,15 +192,6 @@ class TextBlock(Leaf):
             self.link_activated.emit(links[self._focused_link].address)
             return
         event.ignore()
-
-    def event(self, event: QEvent) -> bool:
-        """Qt override: an address is shown as plain text, whatever is in it."""
-        if event.type() == QEvent.Type.ToolTip:
-            link = self._hovered
-            text = shown_address(link.address) if link else ""
-            QToolTip.showText(QCursor.pos(), text, self) if text else QToolTip.hideText()
-            return True
-        return bool(super().event(event))
 
 
 def shown_address(address: str) -> str:

@@ -22,7 +22,7 @@ from ui.reply_thoughts import Thoughts
 from ui.theme import Theme
 
 PREFILL_AFTER_MS = 500
-_SLICE_CHARS = 1_500
+_SLICE_CHARS = 1_000
 _GAP = 10
 _FOOTER_GAP = 6
 

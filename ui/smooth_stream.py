@@ -54,7 +54,8 @@ class FramePacer(QObject):
         """Something is new; it is shown with the next frame."""
         if not self._timer.isActive():
             since_last_ms = (self._clock() - self._last_end) * 1000
-            self._timer.start(max(0, round(self._wait_ms - max(since_last_ms, 0.0))))
+            is_due = since_last_ms >= self._wait_ms
+            self._timer.start(0 if is_due else round(self._wait_ms - since_last_ms))
 
     def flush(self) -> None:
         """Do the work now."""

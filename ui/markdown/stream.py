@@ -18,19 +18,23 @@ from markdown_it import MarkdownIt
 
 from ui.markdown.blocks import Block, Code, Run, Table
 from ui.markdown.convert import MAX_NESTING, Converter, Unit
+from ui.markdown.undecided import without_undecided
 
 MAX_PARAGRAPH_CHARS = 4_000
+MAX_PARAGRAPH_LINES = 150
 MAX_CONTAINER_CHARS = 64_000
+MAX_OPEN_BRACKETS = 60
+"""With more of them unclosed, links are not looked for: that takes time in their square."""
 SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
 
 _FENCE = re.compile(r"(?P<fence>`{3,})(?P<info>[^`\n]*)\n|(?P<tilde>~{3,})(?P<words>[^\n]*)\n")
-_UNDECIDED_LINE = re.compile(r"[ \t>]*(?:[-=*+_`~#|:]{1,8}|\d{1,9}[.)]?)?[ \t]*")
-_TABLE_START = re.compile(r"\|[^\n]*(?:\n[ \t|:-]*)?")
 
 _PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": MAX_NESTING})
 _PARSER.enable(["table", "strikethrough"])
+_PARSER_WITHOUT_LINKS = MarkdownIt("commonmark", _PARSER.options)
+_PARSER_WITHOUT_LINKS.enable(["table", "strikethrough"]).disable(["link", "image"])
 
 
 @dataclass(slots=True)
@@ -193,7 +197,7 @@ class MarkdownStream:
         head = self._table.head if self._table else ""
         text = head + self._tail
         if not is_end:
-            text = _without_undecided(text)
+            text = without_undecided(text)
         lines = text.split("\n")
         num_complete = len(lines) if is_end else self._tail.count("\n") + head.count("\n")
         units, references = self._parse(text, lines, num_head_lines=head.count("\n"))
@@ -216,7 +220,9 @@ class MarkdownStream:
     ) -> tuple[list[Unit], dict[str, object]]:
         self.num_parsed_chars += len(text)
         env: dict[str, object] = {"references": dict(self._references)}
-        tokens = _PARSER.parse(text, env)
+        num_open = text.count("[") - text.count("]")
+        parser = _PARSER if num_open <= MAX_OPEN_BRACKETS else _PARSER_WITHOUT_LINKS
+        tokens = parser.parse(text, env)
         base_line = self._line - num_head_lines
         converter = Converter(lines, base_line=base_line, first_ordinal=self._ordinal)
         found = env["references"]
@@ -250,12 +256,11 @@ class MarkdownStream:
             return False
         if units[0].kind == "table_open":
             return self._cut_table(units[0], lines, num_complete)
-        limit = MAX_PARAGRAPH_CHARS if units[0].kind == "paragraph_open" else MAX_CONTAINER_CHARS
-        if len(self._tail) <= limit:
-            return False
-        end = self._tail.rfind("\n", 0, limit) + 1
-        if units[0].kind == "paragraph_open" and end == 0:
-            end = self._tail.rfind(" ", 0, limit) + 1 or limit
+        if units[0].kind == "paragraph_open":
+            end = self._paragraph_end()
+        else:
+            is_long = len(self._tail) > MAX_CONTAINER_CHARS
+            end = self._tail.rfind("\n", 0, MAX_CONTAINER_CHARS) + 1 if is_long else 0
         if end == 0:
             return False
         part, rest = self._tail[:end], self._tail[end:]
@@ -263,6 +268,16 @@ class MarkdownStream:
         self._step_units(is_end=True)
         self._tail = rest
         return True
+
+    def _paragraph_end(self) -> int:
+        """Where to cut a paragraph that is too long: at a line, a word, or anywhere; 0 if not."""
+        if self._tail.count("\n", 0, MAX_PARAGRAPH_CHARS) > MAX_PARAGRAPH_LINES:
+            lines = self._tail.split("\n", MAX_PARAGRAPH_LINES)
+            return len(self._tail) - len(lines[-1])
+        if len(self._tail) <= MAX_PARAGRAPH_CHARS:
+            return 0
+        end = self._tail.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
+        return end or self._tail.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1 or MAX_PARAGRAPH_CHARS
 
     def _cut_table(self, unit: Unit, lines: list[str], num_complete: int) -> bool:
         table = unit.blocks[0]
@@ -287,14 +302,3 @@ def _with_known(blocks: list[Block], known: list[Block]) -> list[Block]:
     pairs = zip(blocks, known, strict=False)
     same = [old if old == new else new for new, old in pairs]
     return same + blocks[len(same) :]
-
-
-def _without_undecided(text: str) -> str:
-    """Leave out a last line that may still become anything, so that nothing flickers.
-
-    A lone "-" below text would be a heading for one frame, before "- item" is a list.
-    """
-    start = text.rfind("\n") + 1
-    if _UNDECIDED_LINE.fullmatch(text[start:]):
-        text = text[:start]
-    return "" if _TABLE_START.fullmatch(text.rstrip("\n")) else text

@@ -1,0 +1,125 @@
+"""The window stays alive: how long the GUI thread is busy at a stretch while a reply streams.
+
+Busy means processor time of this thread between two beats of a timer, so that other programs on the
+machine do not count. A beat can only come between two events, so this is the longest event.
+"""
+
+import time
+from itertools import count
+
+import pytest
+from PySide6.QtCore import QTimer
+from pytestqt.qtbot import QtBot
+
+from app.conversation import MessageId
+from tests.ui.reply_helpers import make_list, make_message, settle
+from ui.message_list import MessageList
+from ui.reply_highlight import warm_up
+
+TOKENS_PER_S = 200
+CHARS_PER_TOKEN = 4
+WORST_MS = 50.0
+USUAL_MS = 10.0
+
+PART = (
+    "## Part\n\n"
+    + "The **rule of 72** says that money doubles after `72 / rate` years, which is *close*. " * 5
+    + "\n\n"
+    + "- an item of a list with `code` and **bold** words\n" * 6
+    + "\n```python\n"
+    + 'def function(value: float) -> float:\n    """Say why."""\n    return value * 2  # twice\n\n' * 8
+    + "```\n\n| a | b |\n|---|--:|\n"
+    + "| some words | 12.50 |\n" * 6
+    + "\n"
+)
+
+
+class Beat:
+    """Collects how long the GUI thread was busy between two beats, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.busy_ms: list[float] = []
+        self._last = time.thread_time()
+        self._timer = QTimer()
+        self._timer.timeout.connect(self._beat)
+        self._timer.start(1)
+
+    def _beat(self) -> None:
+        now = time.thread_time()
+        self.busy_ms.append((now - self._last) * 1000)
+        self._last = now
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+    def share(self, fraction: float) -> float:
+        """The time that this fraction of the beats stayed below."""
+        ordered = sorted(self.busy_ms)
+        return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)]
+
+
+def stream(qtbot: QtBot, shown: MessageList, *, num_tokens: int, start_with: str = "") -> Beat:
+    shown.begin_reply(make_message(2, content=start_with, status="streaming"))
+    settle(qtbot, shown)
+    text = PART * (num_tokens * CHARS_PER_TOKEN // len(PART) + 1)
+    sent = count()
+    start = time.perf_counter()
+    position = next(sent)
+    beat = Beat()
+
+    def feed() -> bool:
+        nonlocal position
+        due = min(int((time.perf_counter() - start) * TOKENS_PER_S), num_tokens)
+        while position < due:
+            piece = text[position * CHARS_PER_TOKEN : (position + 1) * CHARS_PER_TOKEN]
+            shown.append_text(MessageId(2), piece)
+            position += 1
+        return position == num_tokens
+
+    feeder = QTimer()
+    feeder.timeout.connect(feed)
+    feeder.start(5)
+    qtbot.waitUntil(lambda: position == num_tokens, timeout=120_000)
+    feeder.stop()
+    beat.stop()
+    return beat
+
+
+def test_streaming_at_200_tokens_a_second_keeps_the_window_alive(qtbot):
+    warm_up()
+    shown = make_list(qtbot, make_message(1, "user", "question"))
+    beat = stream(qtbot, shown, num_tokens=300)
+    assert beat.share(1.0) < WORST_MS
+    assert beat.share(0.95) < USUAL_MS
+
+
+def test_streaming_costs_no_more_behind_a_long_reply(qtbot):
+    warm_up()
+    shown = make_list(qtbot, make_message(1, "user", "question"))
+    before = PART * (7_000 * CHARS_PER_TOKEN // len(PART))
+    beat = stream(qtbot, shown, num_tokens=300, start_with=before)
+    assert beat.share(1.0) < WORST_MS
+    assert beat.share(0.95) < USUAL_MS
+
+
+@pytest.mark.slow
+def test_streaming_eight_thousand_tokens_keeps_the_window_alive(qtbot):
+    warm_up()
+    shown = make_list(qtbot, make_message(1, "user", "question"))
+    beat = stream(qtbot, shown, num_tokens=8_000)
+    assert beat.share(1.0) < WORST_MS
+    assert beat.share(0.99) < USUAL_MS
+
+
+def test_opening_a_long_chat_keeps_the_window_alive(qtbot):
+    warm_up()
+    shown = make_list(qtbot, make_message(1, "user", "question"))
+    messages = [
+        make_message(n, "user" if n % 2 else "assistant", "question" if n % 2 else PART)
+        for n in range(10, 250)
+    ]
+    beat = Beat()
+    shown.show_path(messages, {})
+    settle(qtbot, shown)
+    beat.stop()
+    assert beat.share(1.0) < WORST_MS
