@@ -216,7 +216,7 @@ def _context_tokens(
 def _namespace(loaded: LoadedModel, bridge: TransformersBridge, kv: KvTensors) -> bytes:
     """Names all that the values in a block depend on, besides the text."""
     digest = hashlib.blake2b(digest_size=32)
-    shapes = [tuple(layer.keys.shape[1:]) for layer in kv.layers]
+    shapes = [(layer.keys.shape[0], layer.keys.shape[2]) for layer in kv.layers]
     for part in ("kv-1", str(kv.dtype), str(kv.block_size), str(shapes), bridge.config_text):
         digest.update(f"{len(part)}:{part}".encode())
     digest.update(loaded.fingerprint)

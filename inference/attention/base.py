@@ -74,7 +74,7 @@ class AttentionBackend(Protocol):
             query: (1, H, T, D), T over all spans.
             new: Keys and values of this step's tokens, (1, KH, T, D), rounded to what the blocks
                 hold but of the query's type. H is a multiple of KH; query head h reads h * KH // H.
-            past: The layer's slots, (N * P, KH, D), this step's tokens included.
+            past: The layer's slots, (KH, N * P, D), this step's tokens included.
             call: How this layer attends.
 
         Returns:

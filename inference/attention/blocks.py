@@ -140,17 +140,17 @@ class BlocksAttention:
         """The keys and values of one piece, (1, KH, S, D); valid until the next read."""
         if len(piece) == 1 and past.keys.dtype == dtype:
             first, count = piece[0]
-            keys, values = past.keys.narrow(0, first, count), past.values.narrow(0, first, count)
+            keys, values = past.keys.narrow(1, first, count), past.values.narrow(1, first, count)
         else:
             keys, values = self._copy(piece, past, dtype)
-        return KeyValues(keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0))
+        return KeyValues(keys.unsqueeze(0), values.unsqueeze(0))
 
     def _copy(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
         # NOTE: copy_ into memory that is there, never .to(): allocating costs ten times the copy.
-        _, KH, D = past.keys.shape
+        KH, _, D = past.keys.shape
         scratch = self._scratch.get((KH, D, dtype))
         if scratch is None:
-            shape = (_SCRATCH_TOKENS, KH, D)
+            shape = (KH, _SCRATCH_TOKENS, D)
             device = past.keys.device
             scratch = KeyValues(
                 torch.empty(shape, dtype=dtype, device=device),
@@ -159,10 +159,10 @@ class BlocksAttention:
             self._scratch[KH, D, dtype] = scratch
         used = 0
         for first, count in piece:
-            scratch.keys.narrow(0, used, count).copy_(past.keys.narrow(0, first, count))
-            scratch.values.narrow(0, used, count).copy_(past.values.narrow(0, first, count))
+            scratch.keys.narrow(1, used, count).copy_(past.keys.narrow(1, first, count))
+            scratch.values.narrow(1, used, count).copy_(past.values.narrow(1, first, count))
             used += count
-        return KeyValues(scratch.keys.narrow(0, 0, used), scratch.values.narrow(0, 0, used))
+        return KeyValues(scratch.keys.narrow(1, 0, used), scratch.values.narrow(1, 0, used))
 
 
 def _pieces(extents: Sequence[Extent], *, may_view: bool) -> list[_Piece]:

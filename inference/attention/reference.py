@@ -40,9 +40,9 @@ def _attend_span(query: Tensor, past: KeyValues, span: Span, call: LayerCall) ->
     slots = torch.cat(
         [torch.arange(first, first + count, device=query.device) for first, count in span.extents]
     )
-    group = query.shape[0] // past.keys.shape[1]
-    keys = past.keys[slots].float().transpose(0, 1).repeat_interleave(group, dim=0)
-    values = past.values[slots].float().transpose(0, 1).repeat_interleave(group, dim=0)
+    group = query.shape[0] // past.keys.shape[0]
+    keys = past.keys[:, slots].float().repeat_interleave(group, dim=0)
+    values = past.values[:, slots].float().repeat_interleave(group, dim=0)
     scores = query.float() @ keys.transpose(1, 2) * call.scaling
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)

@@ -4,7 +4,10 @@ A block is a number; where its slots lie is arithmetic on that number:
 
     slot = block_id * block_size + offset            (one token's place, the same in every layer)
 
-    keys[layer], values[layer]   (N * P, KH, D), token-major: consecutive blocks are one run of slots
+    keys, values of a layer   (KH, N * P, D): for each head, consecutive blocks are one run of slots
+
+The head comes first because a kernel reads one head at a time: with 3 heads of 64 at 1,024 tokens,
+decode reads this order nearly twice as fast as (N * P, KH, D), and never slower with more heads.
 
 The memory is reserved at load and touched only when a block is first written, so a large budget
 costs nothing until a chat needs it.
@@ -46,7 +49,7 @@ class KvTensors:
         num_blocks: N.
         dtype: What a slot is stored as.
         block_bytes: Memory of one block over all layers, keys and values.
-        layers: Per layer the slots of all blocks, (N * P, KH, D).
+        layers: Per layer the slots of all blocks, (KH, N * P, D).
     """
 
     def __init__(
@@ -77,8 +80,8 @@ class KvTensors:
             new: (1, KH, T, D), of this memory's type.
         """
         keys, values = self.layers[layer]
-        keys.index_copy_(0, slots, new.keys[0].transpose(0, 1))
-        values.index_copy_(0, slots, new.values[0].transpose(0, 1))
+        keys.index_copy_(1, slots, new.keys[0])
+        values.index_copy_(1, slots, new.values[0])
 
     def touch(self, block_ids: Sequence[int]) -> None:
         """Note that these blocks are written to, for `touched_bytes`."""
@@ -102,7 +105,7 @@ def bytes_per_token(geometry: Sequence[LayerGeometry], dtype: torch.dtype) -> in
 def _reserve(
     layer: LayerGeometry, num_slots: int, dtype: torch.dtype, device: torch.device
 ) -> KeyValues:
-    shape = (num_slots, layer.num_kv_heads, layer.head_dim)
+    shape = (layer.num_kv_heads, num_slots, layer.head_dim)
     return KeyValues(
         torch.empty(shape, dtype=dtype, device=device),
         torch.empty(shape, dtype=dtype, device=device),

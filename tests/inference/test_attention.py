@@ -79,19 +79,19 @@ def make_step(
     num_blocks = sum(-(-(start + rows) // P) for start, rows in lengths) + 5
     order = torch.randperm(num_blocks, generator=generator).tolist()
     free = iter(order if is_scattered else range(num_blocks))
-    shape = (num_blocks * P, KH, D)
+    shape = (KH, num_blocks * P, D)
     past = KeyValues(*(torch.full(shape, torch.nan).to(dtype) for _ in range(2)))
     spans, owned, row = [], [], 0
     for start, rows in lengths:
         table = list(itertools.islice(free, -(-(start + rows) // P)))
         slots = torch.tensor([table[i // P] * P + i % P for i in range(start + rows)])
         for tensor in past:
-            tensor[slots] = torch.randn(len(slots), KH, D, generator=generator).to(dtype)
+            tensor[:, slots] = torch.randn(KH, len(slots), D, generator=generator).to(dtype)
         spans.append(Span(row, rows, start, extents_of(table, P, start + rows)))
         owned.append(slots[start:])
         row += rows
     query = torch.randn(1, H, row, D, generator=generator)
-    new = KeyValues(*(t[torch.cat(owned)].float().transpose(0, 1).unsqueeze(0) for t in past))
+    new = KeyValues(*(t[:, torch.cat(owned)].float().unsqueeze(0) for t in past))
     return spans, query, new, past
 
 
@@ -141,7 +141,7 @@ def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:
 
 def test_blocks_of_two_geometries_share_a_step() -> None:
     spans, query, new, past = make_step([(40, 3)], dtype=torch.float16, is_scattered=True)
-    narrow = KeyValues(*(tensor[:, :1].contiguous() for tensor in past))
+    narrow = KeyValues(*(tensor[:1].contiguous() for tensor in past))
     narrow_new = KeyValues(*(tensor[:, :1] for tensor in new))
     backend, reference = BlocksAttention(), ReferenceAttention()
     for each in (backend, reference):
