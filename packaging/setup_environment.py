@@ -295,10 +295,13 @@ def pip_environment() -> dict[str, str]:
 def run_command(
     command: list[str], *, env: dict[str, str], pass_fds: tuple[int, ...], quiet: bool = False
 ) -> int:
-    """Run a command to its end; Ctrl+C reaches it too, and we wait until it has cleaned up."""
+    """Run a command to its end; Ctrl+C reaches it too, and we wait until it has cleaned up.
+
+    What it prints goes to stderr: stdout belongs to the program that starts afterwards.
+    """
     import subprocess
 
-    output = subprocess.DEVNULL if quiet else None
+    output = subprocess.DEVNULL if quiet else sys.stderr.fileno()
     fds = () if os.name == "nt" else pass_fds
     with subprocess.Popen(command, env=env, pass_fds=fds, stdout=output, stderr=output) as process:
         try:

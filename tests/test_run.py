@@ -327,16 +327,16 @@ def test_set_up_waits_while_another_start_holds_the_lock(
     assert len(runner.installs) == 3
 
 
-def test_run_command_gives_the_exit_code_and_hides_quiet_output(
+def test_run_command_prints_to_stderr_unless_quiet_and_gives_the_exit_code(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     command = [sys.executable, "-c", "print('words'); raise SystemExit(3)"]
     environment = dict(os.environ)
 
     assert setup_environment.run_command(command, env=environment, pass_fds=(), quiet=True) == 3
-    assert capfd.readouterr().out == ""
+    assert capfd.readouterr() == ("", "")
     assert setup_environment.run_command(command, env=environment, pass_fds=()) == 3
-    assert capfd.readouterr().out == "words\n"
+    assert capfd.readouterr() == ("", "words\n")
 
 
 def test_pip_environment_drops_what_leads_out_of_the_venv(monkeypatch: pytest.MonkeyPatch) -> None:
