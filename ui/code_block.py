@@ -66,6 +66,10 @@ class CodeBlock(Leaf):
         """Whether colours are still to come."""
         return self._timer.isActive()
 
+    def plain_text(self) -> str:
+        """The code."""
+        return self._block.text
+
     def set_block(self, block: Block) -> bool:
         """Show more or other code; appended lines keep everything before them."""
         if not isinstance(block, Code):

@@ -169,6 +169,11 @@ class MessageList(MessageColumn):
         if event.button() == Qt.MouseButton.LeftButton:
             self._selection.begin(event.globalPosition().toPoint())
 
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        """Qt override: the word under the pointer."""
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._selection.select_word(event.globalPosition().toPoint())
+
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Qt override."""
         if event.buttons() & Qt.MouseButton.LeftButton:

@@ -8,7 +8,7 @@ each side, room for veils and focus rings of what stands at the column's edge.
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QRectF, Qt, Signal
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QEnterEvent, QFocusEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.conversation import Message
@@ -80,6 +80,11 @@ class MessageView(QWidget):
         """Whether the view or something in it has the keyboard focus."""
         focused = QApplication.focusWidget()
         return focused is not None and (focused is self or self.isAncestorOf(focused))
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Qt override: keep the reason, for the ring of `ui.focus_ring`."""
+        self.setProperty("focusReason", event.reason())
+        super().focusInEvent(event)
 
     def _announce(self, role: str, text: str) -> None:
         self.setAccessibleName(f"{role}: {text[:4000]}")

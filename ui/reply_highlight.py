@@ -154,7 +154,9 @@ class Highlighter:
             role = _role_of(token_type)
             position, end = index, index + len(value)
             while number < len(lines) and end > starts[number + 1]:  # it reaches into later lines
-                _add(spans, position - starts[number], starts[number + 1] - 1 - starts[number], role)
+                _add(
+                    spans, position - starts[number], starts[number + 1] - 1 - starts[number], role
+                )
                 yield first + number, tuple(spans)
                 spans = []
                 number += 1

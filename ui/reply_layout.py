@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from unicodedata import bidirectional
 
-from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtCore import QPointF, QRectF, Qt, QTextBoundaryFinder
 from PySide6.QtGui import (
     QFont,
     QFontMetricsF,
@@ -228,6 +228,14 @@ class RunLayout:
             return 0
         index = min(max(int(point.y() // self._line_height), 0), num_lines - 1)
         return int(self._layout.lineAt(index).xToCursor(point.x()))
+
+    def word_at(self, position: int) -> tuple[int, int]:
+        """The ends of the word that `position` is in."""
+        boundaries = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Word, self.text)
+        boundaries.setPosition(position)
+        start = position if boundaries.isAtBoundary() else boundaries.toPreviousBoundary()
+        boundaries.setPosition(position)
+        return start, max(boundaries.toNextBoundary(), start)
 
     def link_at(self, point: QPointF) -> Link | None:
         """The link under `point`."""

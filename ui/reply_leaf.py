@@ -5,7 +5,7 @@ long chat for their height each time one of them grows.
 """
 
 from PySide6.QtCore import QPoint, QPointF, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QWheelEvent
+from PySide6.QtGui import QFocusEvent, QPainter, QPaintEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from ui.markdown.blocks import Block, Frame, Rule
@@ -53,9 +53,18 @@ class Leaf(QWidget):
         """Whether the block is mirrored."""
         return False
 
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Qt override: keep the reason, for the ring of `ui.focus_ring`."""
+        self.setProperty("focusReason", event.reason())
+        super().focusInEvent(event)
+
     def caret_point(self) -> QPointF:
         """Top of the line behind the last character."""
         return QPointF(0, 0)
+
+    def plain_text(self) -> str:
+        """All characters, as they would be copied."""
+        return ""
 
     # ------------------------------------------------------------ selection
 
@@ -66,6 +75,11 @@ class Leaf(QWidget):
     def position_at(self, point: QPoint) -> int:
         """The position nearest to `point`."""
         return 0
+
+    def word_at(self, point: QPoint) -> tuple[int, int]:
+        """The positions around the word under `point`."""
+        position = self.position_at(point)
+        return position, position
 
     def set_selection(self, selection: tuple[int, int] | None) -> None:
         """Show these positions as selected."""

@@ -41,6 +41,15 @@ class TextSelection:
         if self._anchor is not None and end is not None:
             self._cover(self._anchor, end)
 
+    def select_word(self, place: QPoint) -> None:
+        """The word at this point of the screen."""
+        found = self._place_at(place)
+        if found is not None:
+            leaf = found[0]
+            start, end = leaf.word_at(leaf.mapFromGlobal(place))
+            self._anchor = (leaf, start)
+            self._cover((leaf, start), (leaf, end))
+
     def select_all(self) -> None:
         """Everything that is there."""
         leaves = self._leaves()

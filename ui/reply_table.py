@@ -10,7 +10,7 @@ from PySide6.QtCore import QPoint, QPointF, QRectF, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QPainterPath, QPaintEvent, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QScrollBar, QWidget
 
-from ui.markdown.blocks import Block, Run, Table
+from ui.markdown.blocks import Block, Run, Table, plain_text
 from ui.painting import paint_rounded
 from ui.reply_layout import RunLayout
 from ui.reply_leaf import Leaf, sideways_delta
@@ -24,6 +24,7 @@ _PADDING_X = 14
 _ROW_HEIGHT = 32
 _MAX_CELL_WIDTH = 360
 _MIN_CELL_WIDTH = 90
+_MAX_DESCRIBED_ROWS = 20
 _ALIGNMENTS = {
     "left": Qt.AlignmentFlag.AlignLeft,
     "center": Qt.AlignmentFlag.AlignHCenter,
@@ -78,7 +79,9 @@ class TableBlock(Leaf):
         self._block = block
         self.frames = block.frames
         self.setAccessibleName(f"Table, {len(block.rows)} rows, {len(block.header)} columns")
-        self.setAccessibleDescription("; ".join(_row_text(row) for row in after[:20]))
+        self.setAccessibleDescription(
+            "; ".join(", ".join(map(plain_text, row)) for row in after[:_MAX_DESCRIBED_ROWS])
+        )
         self.update()
 
     def restyle(self) -> None:
@@ -91,13 +94,9 @@ class TableBlock(Leaf):
     # ------------------------------------------------------------ layout
 
     def layout_to(self, width: int) -> int:
-        """Lay out the first rows; `advance` does the rest.
-
-        The first rows alone decide how wide the columns are, so later ones never move them.
-        """
-        is_new_width = width != self._width
+        """Lay out the first rows, which alone decide the columns; `advance` does the rest."""
+        is_new_width, columns = width != self._width, self._columns
         self._width = width
-        columns = self._columns
         if is_new_width or not self._columns or self._num_set < FIRST_ROWS:
             while len(self._rows) < min(len(self._block.rows) + 1, FIRST_ROWS):
                 self._make_row()
@@ -185,8 +184,8 @@ class TableBlock(Leaf):
         self._bar.setRange(0, reach)
         self._bar.setPageStep(self.width())
         self._bar.setSingleStep(40)
-        height = self._bar.sizeHint().height()
-        self._bar.setGeometry(6, self.height() - height - 1, self.width() - 12, height)
+        bar = self._bar.sizeHint().height()
+        self._bar.setGeometry(6, self.height() - bar - 1, self.width() - 12, bar)
 
     def caret_point(self) -> QPointF:
         """Behind the last cell's text."""
@@ -261,6 +260,11 @@ class TableBlock(Leaf):
         inside = QPointF(point) - self._cell_origin(row, column)
         return position + self._rows[row][column].position_at(inside)
 
+    def plain_text(self) -> str:
+        """All rows, laid out or not, cells parted by tabs."""
+        rows = (self._block.header, *self._block.rows)
+        return "\n".join("\t".join(plain_text(cell) for cell in row) for row in rows)
+
     def selected_text(self) -> str:
         """The selected cells, parted by tabs and line feeds."""
         if self._selection is None:
@@ -271,8 +275,8 @@ class TableBlock(Leaf):
         for row in self._rows:
             texts: list[str] = []
             for cell in row:
-                start, end = max(first - position, 0), min(last - position, cell.length)
-                if start <= end and position + cell.length >= first and position < last:
+                if first <= position + cell.length and position < last:
+                    start, end = max(first - position, 0), min(last - position, cell.length)
                     texts.append(cell.copied_text(start, end).replace("\n", " "))
                 position += cell.length + 1
             if texts:
@@ -296,7 +300,3 @@ class TableBlock(Leaf):
             self._bar.setValue(self._bar.value() + step * self._bar.singleStep())
         else:
             event.ignore()
-
-
-def _row_text(cells: Cells) -> str:
-    return ", ".join("".join(run.text for run in cell) for cell in cells)

@@ -136,6 +136,10 @@ class TextBlock(Leaf):
         """The position nearest to `point`."""
         return self._layout.position_at(QPointF(point))
 
+    def word_at(self, point: QPoint) -> tuple[int, int]:
+        """The positions around the word under `point`."""
+        return self._layout.word_at(self.position_at(point))
+
     def selected_text(self) -> str:
         """The selected characters."""
         return self._layout.copied_text(*self._selection) if self._selection else ""
@@ -176,6 +180,7 @@ class TextBlock(Leaf):
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         """Qt override."""
+        super().focusInEvent(event)
         is_back = event.reason() == Qt.FocusReason.BacktabFocusReason
         self._focused_link = len(self._layout.links) - 1 if is_back else 0
         self.update()

@@ -101,12 +101,7 @@ class ReplyView(MessageView):
 
     def plain_text(self) -> str:
         """What is shown, without the marks of Markdown."""
-        texts: list[str] = []
-        for leaf in self._flow.leaves:
-            leaf.set_selection((0, leaf.text_length()))
-            texts.append(leaf.selected_text())
-            leaf.set_selection(None)
-        return "\n\n".join(texts)
+        return "\n\n".join(leaf.plain_text() for leaf in self._flow.leaves)
 
     @property
     def more_button(self) -> QWidget:

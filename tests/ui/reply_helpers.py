@@ -1,6 +1,7 @@
 """Messages, a theme and a message list for the tests of replies."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
@@ -9,7 +10,7 @@ from app.conversation import ConversationId, Message, MessageId, MessageStatus
 from inference.metrics import RequestMetrics
 from inference.request import Role
 from ui.message_list import MessageList
-from ui.message_view import OwnMessageView
+from ui.message_view import MessageView, OwnMessageView
 from ui.reply_view import ReplyView
 from ui.theme import Theme
 
@@ -45,7 +46,11 @@ def make_theme() -> Theme:
 def make_parent(qtbot: QtBot, width: int, height: int) -> QWidget:
     """A widget that lives as long as the test: pytest-qt itself holds it weakly."""
     parent = QWidget()
-    qtbot.addWidget(parent, before_close_func=lambda _widget, kept=parent: None)
+
+    def keep(_widget: QWidget) -> None:
+        assert parent is not None
+
+    qtbot.addWidget(parent, before_close_func=keep)
     parent.resize(width, height)
     return parent
 
@@ -78,15 +83,28 @@ def own_view(shown: MessageList, message_id: int) -> OwnMessageView:
     return view
 
 
-def button_named(parent: QWidget, name: str) -> QWidget:
+AnyWidget = TypeVar("AnyWidget", bound=QWidget)
+
+
+def button_named(
+    parent: QWidget,
+    name: str,
+    kind: type[AnyWidget] = QWidget,  # type: ignore[assignment]  # mypy: defaults of type variables
+) -> AnyWidget:
     """The one visible control with this accessible name."""
     found = [
         child
-        for child in parent.findChildren(QWidget)
+        for child in parent.findChildren(kind)
         if child.accessibleName() == name and not child.isHidden()
     ]
     assert len(found) == 1, f"{len(found)} controls named {name!r}"
     return found[0]
+
+
+def any_view(shown: MessageList, message_id: int) -> MessageView:
+    view = shown.view_of(MessageId(message_id))
+    assert view is not None
+    return view
 
 
 def collected(signal: object) -> list[tuple[object, ...]]:

@@ -3,11 +3,13 @@
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QApplication, QScrollBar
+from PySide6.QtWidgets import QApplication, QScrollBar, QWidget
+from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import NO_DEADLINE, button_named, make_parent, make_theme
 from ui.code_block import CodeBlock
 from ui.markdown.blocks import Code, Paragraph
+from ui.reply_buttons import CopyButton
 from ui.reply_code_lines import PIECE_CHARS, CodeLines
 from ui.reply_highlight import MAX_HIGHLIGHTED_CHARS, Highlighter, language_name, warm_up
 
@@ -26,7 +28,7 @@ def colored(source: str, language: str = "python") -> list[list[tuple[str, str]]
     ]
 
 
-def make_block(qtbot, code: Code, width: int = 400) -> CodeBlock:
+def make_block(qtbot: QtBot, code: Code, width: int = 400) -> CodeBlock:
     parent = make_parent(qtbot, width, 600)
     block = CodeBlock(code, make_theme(), parent)
     block.resize(width, block.layout_to(width))
@@ -167,7 +169,7 @@ def test_code_block_height_is_head_lines_and_padding(qtbot):
 
 def test_code_block_copy_takes_the_code_and_says_so(qtbot):
     block = make_block(qtbot, Code("\tif x:\n\t\ty", "py"))
-    button = button_named(block, "Copy code")
+    button = button_named(block, "Copy code", CopyButton)
     assert button.label == "Copy"
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert QGuiApplication.clipboard().text() == "\tif x:\n\t\ty"
@@ -211,7 +213,12 @@ def test_code_block_selection_is_the_code_between(qtbot):
     assert block.selected_text() == ""
 
 
-def wheel(widget, dx: int, dy: int, modifiers=Qt.KeyboardModifier.NoModifier) -> bool:
+def wheel(
+    widget: QWidget,
+    dx: int,
+    dy: int,
+    modifiers: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier,
+) -> bool:
     point = QPointF(50, 50)
     event = QWheelEvent(
         point,

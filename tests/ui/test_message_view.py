@@ -1,9 +1,8 @@
 """Own messages: shown as typed, edited in place."""
 
 import pytest
-from PySide6.QtCore import QEvent, QPointF, Qt
-from PySide6.QtGui import QEnterEvent, QGuiApplication
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 
 from app.conversation import MessageId
 from tests.ui.reply_helpers import (
@@ -14,11 +13,14 @@ from tests.ui.reply_helpers import (
     own_view,
     settle,
 )
+from ui.buttons import Button
+from ui.message_view import OwnMessageView
+from ui.reply_buttons import RevealedButton
 from ui.reply_editor import MessageEditor
 from ui.reply_typed import typed_blocks
 
 
-def shown_text(view) -> str:
+def shown_text(view: OwnMessageView) -> str:
     return "\n".join(leaf.plain_text() for leaf in view.leaves())
 
 
@@ -66,18 +68,20 @@ def test_typed_blocks_of_a_growing_text_stay():
     assert after[: len(before) - 1] == before[:-1]
 
 
-def test_own_message_actions_show_under_the_pointer(qtbot):
+def test_own_message_actions_show_for_pointer_and_keyboard(qtbot):
     shown = make_list(qtbot, make_message(1, "user", "question"))
-    button = button_named(own_view(shown, 1), "Copy message")
-    assert not button.is_seen
-    point = QPointF(5, 5)
-    QApplication.sendEvent(own_view(shown, 1), QEnterEvent(point, point, point))
-    view = own_view(shown, 1)
-    is_under = view.underMouse()
-    assert button.is_seen == is_under
+    button = button_named(own_view(shown, 1), "Copy message", RevealedButton)
+    seen = [button.is_seen]
+    button.set_revealed(True)
+    seen.append(button.is_seen)
+    button.set_revealed(False)
+    seen.append(button.is_seen)
+    shown.activateWindow()
     button.setFocus(Qt.FocusReason.TabFocusReason)
-    assert button.is_seen
-    QApplication.sendEvent(view, QEvent(QEvent.Type.Leave))
+    qtbot.waitUntil(button.hasFocus)
+    seen.append(button.is_seen)
+    assert seen == [False, True, False, True]
+    button.grab()
 
 
 def test_own_message_copy_takes_the_text_as_typed(qtbot):
@@ -127,14 +131,14 @@ def test_edit_escape_keeps_the_message(qtbot, editing):
 def test_edit_buttons_save_and_cancel(qtbot, editing):
     shown, editor, asked = editing
     editor.field.setPlainText("other")
-    buttons = {b.text(): b for b in editor.findChildren(object) if hasattr(b, "kind")}
+    buttons = {button.text(): button for button in editor.findChildren(Button)}
     qtbot.mouseClick(buttons["Cancel"], Qt.MouseButton.LeftButton)
     assert asked == []
     own_view(shown, 1).start_editing()
     settle(qtbot, shown)
     editor = own_view(shown, 1).findChildren(MessageEditor)[-1]
     editor.field.setPlainText("other")
-    buttons = {b.text(): b for b in editor.findChildren(object) if hasattr(b, "kind")}
+    buttons = {button.text(): button for button in editor.findChildren(Button)}
     qtbot.mouseClick(buttons["Save"], Qt.MouseButton.LeftButton)
     assert asked == [(1, "other")]
 

@@ -3,9 +3,10 @@
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QScrollBar
+from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import NO_DEADLINE, make_parent, make_theme
-from ui.markdown.blocks import Paragraph, Run, Table
+from ui.markdown.blocks import Align, Paragraph, Run, Table
 from ui.reply_table import FIRST_ROWS, TableBlock
 
 
@@ -15,12 +16,13 @@ def cells(*texts: str) -> tuple[tuple[Run, ...], ...]:
 
 def make_table(num_rows: int, *texts: str) -> Table:
     texts = texts or ("some text", "12.5")
-    aligns = ("left",) + ("right",) * (len(texts) - 1)
+    right: Align = "right"
+    aligns: list[Align] = ["left", *(right for _ in texts[1:])]
     header = cells(*(f"head {n}" for n in range(len(texts))))
-    return Table(header, (cells(*texts),) * num_rows, aligns)
+    return Table(header, (cells(*texts),) * num_rows, tuple(aligns))
 
 
-def make_block(qtbot, table: Table, width: int = 600) -> TableBlock:
+def make_block(qtbot: QtBot, table: Table, width: int = 600) -> TableBlock:
     parent = make_parent(qtbot, width, 800)
     block = TableBlock(table, make_theme(), parent)
     block.resize(width, block.layout_to(width))

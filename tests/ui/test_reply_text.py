@@ -2,6 +2,7 @@
 
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
+from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import collected, make_parent, make_theme
 from ui.markdown.blocks import Code, Frame, Heading, Paragraph, Rule, Run
@@ -14,7 +15,7 @@ def make_layout(*runs: Run) -> RunLayout:
     return RunLayout(runs, make_theme(), "body", strong_style="body_strong")
 
 
-def make_block(qtbot, *runs: Run, frames: tuple[Frame, ...] = ()) -> TextBlock:
+def make_block(qtbot: QtBot, *runs: Run, frames: tuple[Frame, ...] = ()) -> TextBlock:
     parent = make_parent(qtbot, 500, 300)
     block = TextBlock(Paragraph(runs, frames), make_theme(), parent)
     block.resize(500, block.layout_to(500))

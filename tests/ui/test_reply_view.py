@@ -3,6 +3,7 @@
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
+from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
 from inference.metrics import RequestMetrics
@@ -15,11 +16,22 @@ from tests.ui.reply_helpers import (
     reply_view,
     settle,
 )
-from ui.error_card import DETAILS, OPEN_MODEL, PLAIN_TEXT, TRY_AGAIN, actions_for, split_error
+from ui.error_card import (
+    DETAILS,
+    OPEN_MODEL,
+    PLAIN_TEXT,
+    TRY_AGAIN,
+    ErrorCard,
+    actions_for,
+    split_error,
+)
 from ui.labels import Label
+from ui.menus import Menu
+from ui.message_list import MessageList
 from ui.reply_caret import Caret, prefill_text
 from ui.reply_footer import ReplyFooter, numbers_text
 from ui.reply_thoughts import ThoughtsRow
+from ui.reply_view import ReplyView
 
 METRICS = RequestMetrics(
     prompt_tokens=1391,
@@ -30,7 +42,7 @@ METRICS = RequestMetrics(
 )
 
 
-def begin(qtbot, text=""):
+def begin(qtbot: QtBot, text: str = "") -> tuple[MessageList, ReplyView]:
     shown = make_list(qtbot, make_message(1, "user", "question"))
     shown.begin_reply(make_message(2, status="streaming"))
     shown.append_text(MessageId(2), text)
@@ -38,15 +50,15 @@ def begin(qtbot, text=""):
     return shown, reply_view(shown, 2)
 
 
-def visible_texts(view) -> list[str]:
+def visible_texts(view: ReplyView) -> list[str]:
     return [label.text() for label in view.findChildren(Label) if not label.isHidden()]
 
 
-def footer_of(view) -> ReplyFooter:
+def footer_of(view: ReplyView) -> ReplyFooter:
     return view.findChildren(ReplyFooter)[0]
 
 
-def caret_of(view) -> Caret:
+def caret_of(view: ReplyView) -> Caret:
     return view.findChildren(Caret)[0]
 
 
@@ -207,17 +219,15 @@ def test_reply_more_offers_copies_and_another_version(qtbot):
     shown = make_list(qtbot, make_message(2, content="**bold** `code`"))
     asked = collected(shown.regenerate_requested)
     qtbot.mouseClick(button_named(reply_view(shown, 2), "More"), Qt.MouseButton.LeftButton)
-    menu = shown.findChildren(object, "")
-    actions = {a.text(): a for m in menu if hasattr(m, "open_below") for a in m.actions()}
+    (menu,) = shown.findChildren(Menu)
+    actions = {action.text(): action for action in menu.actions()}
     actions["Copy as plain text"].trigger()
     assert QGuiApplication.clipboard().text() == "bold code"
     actions["Copy as Markdown"].trigger()
     assert QGuiApplication.clipboard().text() == "**bold** `code`"
     actions["Reply again"].trigger()
     assert asked == [(2,)]
-    for found in menu:
-        if hasattr(found, "open_below"):
-            found.close()
+    menu.close()
 
 
 # ---------------------------------------------------------------- failures
@@ -258,13 +268,8 @@ def test_reply_error_card_says_what_is_kept(qtbot):
     ]
 
 
-def _cards(shown):
-    return [
-        card
-        for n in (2, 3)
-        for card in reply_view(shown, n).findChildren(object)
-        if hasattr(card, "action_requested") and card is not reply_view(shown, n)
-    ]
+def _cards(shown: MessageList) -> list[ErrorCard]:
+    return [card for n in (2, 3) for card in reply_view(shown, n).findChildren(ErrorCard)]
 
 
 # ---------------------------------------------------------------- thoughts

@@ -11,8 +11,9 @@ class Clock:
         return self.now
 
 
-def make_pacer(took_ms: float = 0.0):
-    clock, runs = Clock(), []
+def make_pacer(took_ms: float = 0.0) -> tuple[FramePacer, list[float], Clock]:
+    clock = Clock()
+    runs: list[float] = []
 
     def work() -> None:
         runs.append(clock.now)

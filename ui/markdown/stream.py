@@ -49,7 +49,7 @@ class _Fence:
 
 @dataclass(slots=True)
 class _LongTable:
-    """A table of which rows are final: its two head lines stand before each further parse."""
+    """A table with final rows: its two head lines stand before each further parse."""
 
     head: str
     rows: list[tuple[tuple[Run, ...], ...]] = field(default_factory=list)
@@ -161,21 +161,20 @@ class MarkdownStream:
 
     def _step_fence(self, fence: _Fence, *, is_end: bool) -> bool:
         lines = self._tail.split("\n")
-        for index, line in enumerate(lines):
-            is_complete = index < len(lines) - 1 or is_end
-            if is_complete and fence.closing.match(line):
+        for index, line in enumerate(lines if is_end else lines[:-1]):
+            if fence.closing.match(line):
                 fence.text += "".join(f"{before}\n" for before in lines[:index])
                 self._finish_fence(fence)
                 self._drop(sum(map(len, lines[: index + 1])) + index + 1, num_lines=index + 1)
                 return True
-        complete, _, partial = self._tail.rpartition("\n")
-        if len(lines) > 1:
-            fence.text += complete + "\n"
-            self._drop(len(complete) + 1, num_lines=len(lines) - 1)
+        partial = lines[-1]
+        complete = self._tail.removesuffix(partial)
+        fence.text += complete
+        self._drop(len(complete), num_lines=len(lines) - 1)
         if is_end:
             fence.text += partial
             self._finish_fence(fence)
-            self._drop(len(partial), num_lines=0)
+            self._tail = ""
             return False
         shown = "" if fence.partial.match(partial) else partial
         self._open = [Code((fence.text + shown).removesuffix("\n"), fence.language, False)]
@@ -244,9 +243,9 @@ class MarkdownStream:
         self._drop(num_chars, num_lines=end - num_head_lines)
         self._table = None
         self._ordinal = None
-        for label, definition in references.items():
-            if isinstance(definition, dict) and definition["map"][1] <= end:
-                self._references.setdefault(label, definition)
+        for label, found in references.items():
+            if isinstance(found, dict) and found["map"][1] <= end:
+                self._references.setdefault(label, found)
 
     # ------------------------------------------------------------ long open units
 
@@ -256,15 +255,15 @@ class MarkdownStream:
             return False
         if units[0].kind == "table_open":
             return self._cut_table(units[0], lines, num_complete)
+        end = 0
         if units[0].kind == "paragraph_open":
             end = self._paragraph_end()
-        else:
-            is_long = len(self._tail) > MAX_CONTAINER_CHARS
-            end = self._tail.rfind("\n", 0, MAX_CONTAINER_CHARS) + 1 if is_long else 0
+        elif len(self._tail) > MAX_CONTAINER_CHARS:
+            end = self._tail.rfind("\n", 0, MAX_CONTAINER_CHARS) + 1
         if end == 0:
             return False
-        part, rest = self._tail[:end], self._tail[end:]
-        self._tail = part
+        rest = self._tail[end:]
+        self._tail = self._tail[:end]
         self._step_units(is_end=True)
         self._tail = rest
         return True

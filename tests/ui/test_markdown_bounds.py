@@ -1,0 +1,96 @@
+"""Parsing what grows costs the same per character, however long and odd the text is."""
+
+import pytest
+
+from tests.ui.test_markdown_stream import para, parse, parse_in_pieces, texts
+from ui.markdown.blocks import Code, Frame, Paragraph, Run, Table
+from ui.markdown.stream import FINAL_ROWS, MAX_CONTAINER_CHARS, MAX_PARAGRAPH_CHARS, MarkdownStream
+
+
+def parsed_chars_per_char(text: str, step: int) -> float:
+    stream = MarkdownStream()
+    for start in range(0, len(text), step):
+        stream.feed(text[start : start + step])
+    stream.finish()
+    return stream.num_parsed_chars / len(text)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "A sentence of a paragraph. " * 8 + "\n\n",
+        "- an item of a list with `code`\n",
+        "12. an item of a numbered list\n",
+        "> a quote\n\n",
+        "text\n```python\nfor x in range(10):\n    print(x)\n```\n",
+    ],
+)
+def test_stream_work_per_character_does_not_grow_with_the_text(unit):
+    short = parsed_chars_per_char(unit * 10, 8)
+    long = parsed_chars_per_char(unit * 80, 8)
+    assert long < short * 1.2
+
+
+def test_stream_open_fence_is_not_parsed_again():
+    stream = MarkdownStream()
+    stream.feed("```\n")
+    before = stream.num_parsed_chars
+    for _ in range(500):
+        stream.feed("line of code\n")
+    assert stream.num_parsed_chars == before
+    assert stream.blocks == [Code("\n".join(["line of code"] * 500), is_closed=False)]
+
+
+def test_stream_table_of_a_thousand_rows_is_one_table_in_bounded_work():
+    rows = "".join(f"| {n} | x |\n" for n in range(1000))
+    text = f"intro\n\n| a | b |\n|---|--:|\n{rows}\nend"
+    stream = MarkdownStream()
+    for start in range(0, len(text), 60):
+        stream.feed(text[start : start + 60])
+    stream.finish()
+    intro, table, end = stream.blocks
+    assert (intro, end) == (para("intro"), para("end"))
+    assert isinstance(table, Table)
+    assert len(table.rows) == 1000
+    assert table.rows[999] == ((Run("999"),), (Run("x"),))
+    assert table.aligns == ("left", "right")
+    assert stream.num_parsed_chars < len(text) * 2 * FINAL_ROWS
+    assert stream.blocks == parse(text)
+
+
+def test_stream_paragraph_without_end_is_cut_at_a_word():
+    text = "word " * 2000
+    blocks = parse(text)
+    assert [type(block) for block in blocks] == [Paragraph, Paragraph, Paragraph]
+    assert max(map(len, texts(blocks))) <= MAX_PARAGRAPH_CHARS
+    assert " ".join(texts(blocks)) == text.strip()
+
+
+def test_stream_paragraph_without_spaces_is_cut_anywhere():
+    text = "x" * (2 * MAX_PARAGRAPH_CHARS + 5)
+    lengths = [len(shown) for shown in texts(parse(text))]
+    assert lengths == [MAX_PARAGRAPH_CHARS, MAX_PARAGRAPH_CHARS, 5]
+
+
+def test_stream_long_item_is_cut_at_a_line():
+    text = "- " + "\n  line of the item" * 4000
+    blocks = parse(text)
+    assert len(blocks) > 1
+    shown = "\n".join(texts(blocks))
+    assert shown.count("line of the item") == 4000
+
+
+def test_stream_long_line_of_an_item_is_not_cut():
+    text = "- " + "x" * (MAX_CONTAINER_CHARS + 10)
+    assert parse_in_pieces(text, [10]) == [
+        para("x" * (MAX_CONTAINER_CHARS + 10), Frame("item", 0, "•"))
+    ]
+
+
+def test_stream_million_characters_of_one_paragraph_are_done_in_linear_work():
+    text = "lorem ipsum " * 84_000
+    stream = MarkdownStream()
+    stream.feed(text)
+    stream.finish()
+    assert sum(map(len, texts(stream.blocks))) >= len(text) - 500
+    assert stream.num_parsed_chars < 5 * len(text)
