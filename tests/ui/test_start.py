@@ -1,6 +1,7 @@
 """Starting: one window per profile, nothing heavy before it, an end that leaves nothing behind."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,8 +59,6 @@ def test_socket_left_over_from_a_crash_is_taken_over(qtbot: QtBot, tmp_path: Pat
     assert server.listen(name)
     place = Path(server.fullServerName())
     server.close()
-    import socket
-
     left_over = socket.socket(socket.AF_UNIX)
     left_over.bind(str(place))
     left_over.close()  # the file stays, nobody listens
@@ -130,3 +129,22 @@ def test_chats_that_cannot_be_opened_are_told_and_end_with_1(
     assert start.run(paths) == 1
     assert len(told) == 1
     assert str(paths.log_file) in told[0].details
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
+def test_program_ends_cleanly_when_the_system_asks(tmp_path: Path) -> None:
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "QUIRE_TRACE_STARTUP": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "--profile", str(tmp_path), "--model", "/no/such.gguf"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("window painted after")
+    process.terminate()
+    assert process.wait(60) == 0
+    process.stderr.close()
+    assert (tmp_path / "settings.json").exists()

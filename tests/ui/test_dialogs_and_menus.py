@@ -1,0 +1,176 @@
+"""Dialogs that tell, menus as they are painted, and what they lead to."""
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QContextMenuEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from app.session_changes import StorageFailed
+from inference.errors import ComputeError
+from tests.app.fake_engine import FakeScript
+from tests.ui.open_window import OpenWindow
+from ui import compositing
+from ui.dialogs.about import AboutDialog
+from ui.dialogs.error import ErrorDialog
+from ui.menus import Menu
+from ui.style import menu_margins
+
+Opener = Callable[..., OpenWindow]
+
+
+def _failed_reply(open_window: Opener) -> OpenWindow:
+    window = open_window(
+        FakeScript(error_after_tokens=0, reply_error=ComputeError("The device failed."))
+    )
+    window.start_engine()
+    window.say("Question")
+    return window
+
+
+def test_details_of_a_failed_reply_show_where_the_log_is(open_window: Opener) -> None:
+    window = _failed_reply(open_window)
+    window.click("Details", window.view(window.messages[-1].id))
+    dialog = window.controller.dialog
+    assert isinstance(dialog, ErrorDialog)
+    window.click("Details", dialog)
+    assert str(window.paths.log_file) in dialog.details
+    window.click("Close", dialog)
+    assert window.controller.dialog is None
+
+
+def test_model_without_a_template_can_go_on_as_plain_text(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["and so on"], has_chat_template=False))
+    window.start_engine()
+    window.say("Once upon a time")
+    assert window.messages[-1].status == "error"
+    window.click("Continue as plain text", window.view(window.messages[-1].id))
+    window.wait(lambda: window.texts[-1] == "and so on" and not window.session.is_replying)
+    assert window.engine.requests[-1].plain_text
+
+
+def test_failure_to_store_is_told_in_a_toast(open_window: Opener) -> None:
+    window = open_window()
+    window.controller._follow(StorageFailed("The disk is full.", "Make room."))
+    assert window.chat.toast.isVisible()
+    assert window.chat.toast.text == "The disk is full. Make room."
+
+
+def test_toast_stays_while_the_pointer_is_over_it_and_closes_by_its_button(
+    open_window: Opener,
+) -> None:
+    window = open_window()
+    toast = window.chat.toast
+    toast.show_text("Done", action="Undo", run=lambda: None)
+    assert toast._timer.isActive()
+    toast.enterEvent(None)  # type: ignore[arg-type]  # the event is not looked at
+    assert not toast._timer.isActive()
+    window.click("Close", toast)
+    assert not toast.isVisible()
+
+
+def test_about_shows_version_places_and_each_licence(open_window: Opener) -> None:
+    window = open_window()
+    window.controller.open_about()
+    dialog = window.controller.dialog
+    assert isinstance(dialog, AboutDialog)
+    seen = [dialog.text.toPlainText()]
+    for _ in range(2):
+        QTest.keyClick(dialog.chooser, Qt.Key.Key_Right)
+        seen.append(dialog.text.toPlainText())
+    assert len(set(seen)) == 3
+    assert "ISC License" in seen[2]
+
+
+@pytest.mark.parametrize("can_blend", [True, False])
+def test_menu_panel_is_painted_inside_its_shadow(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, can_blend: bool
+) -> None:
+    monkeypatch.setattr("ui.style.can_blend_windows", lambda: can_blend)
+    window = open_window()
+    window.window.setGeometry(0, 0, 700, 560)
+    window.program.theme.set_choice("light")
+    menu = window.controller.build_chat_menu()
+    menu.open_below(window.chat.header.menu_button, align_right=True)
+    margins = menu_margins()
+    assert (margins.left() > 0) is can_blend
+    image = menu.grab().toImage()
+    inside = image.pixelColor(margins.left() + 4, image.height() // 2)
+    assert inside.name() == "#ffffff"
+    right = menu.mapToGlobal(QPoint(menu.width() - margins.right(), 0)).x()
+    button = window.chat.header.menu_button
+    assert right == button.mapToGlobal(QPoint(button.width(), 0)).x()
+    menu.close()
+
+
+def test_menu_row_that_deletes_is_red_and_the_hovered_one_veiled(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Hello")
+    window.program.theme.set_choice("light")
+    menu = window.controller.build_chat_menu()
+    menu.popup(QPoint(0, 0))
+    delete = next(action for action in menu.actions() if action.text() == "Delete chat")
+    rect = menu.actionGeometry(delete)
+    image = menu.grab(rect).toImage()
+    colors = {
+        image.pixelColor(x, y).name() for x in range(image.width()) for y in range(image.height())
+    }
+    assert "#be3328" in colors
+    before = image.pixelColor(5, image.height() // 2)
+    menu.setActiveAction(delete)
+    after = menu.grab(rect).toImage().pixelColor(5, image.height() // 2)
+    assert after != before
+    menu.close()
+
+
+def test_context_menu_of_a_chat_renames_and_deletes(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Hello")
+    chats = window.sidebar.chat_list
+    index = chats.rows.index_of(window.chat_id("Hello"))
+    place = chats.visualRect(index).center()
+    event = QContextMenuEvent(
+        QContextMenuEvent.Reason.Mouse, place, chats.viewport().mapToGlobal(place)
+    )
+    QApplication.sendEvent(chats.viewport(), event)
+    menu = chats.findChild(Menu)
+    assert menu is not None
+    assert [a.text().partition("\t")[0] for a in menu.actions() if a.text()] == [
+        "Rename",
+        "Delete chat",
+    ]
+    menu.actions()[-1].trigger()
+    menu.close()
+    assert window.titles == []
+
+
+def test_dots_of_a_row_open_its_menu_and_not_the_chat(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    window.say("Hello")
+    window.controller.new_chat()
+    chats = window.sidebar.chat_list
+    rect = chats.visualRect(chats.rows.index_of(window.chat_id("Hello")))
+    place = chats._painter.menu_rect(rect).center()
+    QTest.mouseClick(chats.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    menu = chats.findChild(Menu)
+    assert menu is not None
+    assert menu.isVisible()
+    assert window.session.conversation is None
+    menu.close()
+
+
+def test_windows_blend_everywhere_but_on_x11() -> None:
+    compositing.can_blend_windows.cache_clear()
+    assert compositing.can_blend_windows() is True
+
+
+def test_settings_gear_opens_the_settings(open_window: Opener) -> None:
+    window = open_window()
+    window.click("Settings", window.sidebar)
+    assert window.controller.dialog is not None
+    assert window.controller.dialog.windowTitle() == "Settings"
