@@ -4,12 +4,9 @@ from typing import cast
 
 from PySide6.QtCore import (
     QAbstractItemModel,
-    QAbstractListModel,
     QEvent,
     QModelIndex,
-    QPersistentModelIndex,
     QPoint,
-    QPointF,
     QRect,
     QSize,
     Qt,
@@ -26,6 +23,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from ui.chat_list_model import AnyIndex, ChatListModel
 from ui.chat_row_painter import ChatRowPainter
 from ui.chat_rows import ChatRow, Row
 from ui.menus import Menu
@@ -33,75 +31,6 @@ from ui.theme import Theme
 
 _INSET = 10
 _INSET_BESIDE_BAR = 2
-_AnyIndex = QModelIndex | QPersistentModelIndex
-
-
-class ChatListModel(QAbstractListModel):
-    """The rows as Qt wants them.
-
-    Signals:
-        title_edited: A new title was typed into the row: chat id, title.
-    """
-
-    title_edited = Signal(str, str)
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._rows: list[Row] = []
-
-    def set_rows(self, rows: list[Row]) -> None:
-        """Show these rows."""
-        self.beginResetModel()
-        self._rows = rows
-        self.endResetModel()
-
-    def row(self, index: _AnyIndex) -> Row | None:
-        """The row at `index`; None outside the list."""
-        return self._rows[index.row()] if index.isValid() else None
-
-    def index_of(self, chat_id: str | None) -> QModelIndex:
-        """Where this chat is; an invalid index if it is not in the list."""
-        for number, row in enumerate(self._rows):
-            if isinstance(row, ChatRow) and row.id == chat_id:
-                return self.index(number)
-        return QModelIndex()
-
-    def rowCount(self, parent: _AnyIndex | None = None) -> int:
-        """Qt override."""
-        return 0 if parent is not None and parent.isValid() else len(self._rows)
-
-    def data(self, index: _AnyIndex, role: int = Qt.ItemDataRole.DisplayRole) -> object:
-        """Qt override."""
-        row = self.row(index)
-        if row is None:
-            return None
-        is_chat = isinstance(row, ChatRow)
-        text = row.title if isinstance(row, ChatRow) else row.text
-        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.EditRole):
-            return text
-        if role == Qt.ItemDataRole.ToolTipRole and is_chat:
-            return text
-        if role == Qt.ItemDataRole.AccessibleTextRole:
-            return text if is_chat else f"{text}, group"
-        return None
-
-    def setData(
-        self, index: _AnyIndex, value: object, role: int = Qt.ItemDataRole.EditRole
-    ) -> bool:
-        """Qt override: ask for the new title; the list is told when it is stored."""
-        row = self.row(index)
-        title = " ".join(str(value).split())
-        if role != Qt.ItemDataRole.EditRole or not isinstance(row, ChatRow) or not title:
-            return False
-        if title != row.title:
-            self.title_edited.emit(row.id, title)
-        return True
-
-    def flags(self, index: _AnyIndex) -> Qt.ItemFlag:
-        """Qt override: headings can neither be chosen nor reached with keys."""
-        if not isinstance(self.row(index), ChatRow):
-            return Qt.ItemFlag.NoItemFlags
-        return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
 
 
 class _RowDelegate(QStyledItemDelegate):
@@ -112,21 +41,21 @@ class _RowDelegate(QStyledItemDelegate):
         self._painter = painter
         self._view = view
 
-    def paint(self, painter: object, option: QStyleOptionViewItem, index: _AnyIndex) -> None:
+    def paint(self, painter: object, option: QStyleOptionViewItem, index: AnyIndex) -> None:
         """Qt override."""
         row = self._view.rows.row(index)
         if row is not None:
             rect: QRect = option.rect
             self._painter.paint(painter, rect, row, self._view.row_state(index))  # type: ignore[arg-type]  # a QPainter
 
-    def sizeHint(self, option: QStyleOptionViewItem, index: _AnyIndex) -> QSize:
+    def sizeHint(self, option: QStyleOptionViewItem, index: AnyIndex) -> QSize:
         """Qt override."""
         row = self._view.rows.row(index)
         height = self._painter.height(row, is_first=index.row() == 0) if row is not None else 0
         return QSize(10, height)
 
     def createEditor(
-        self, parent: QWidget, option: QStyleOptionViewItem, index: _AnyIndex
+        self, parent: QWidget, option: QStyleOptionViewItem, index: AnyIndex
     ) -> QWidget:
         """Qt override."""
         field = QLineEdit(parent)
@@ -135,18 +64,18 @@ class _RowDelegate(QStyledItemDelegate):
         field.setProperty("inline", True)
         return field
 
-    def setEditorData(self, editor: QWidget, index: _AnyIndex) -> None:
+    def setEditorData(self, editor: QWidget, index: AnyIndex) -> None:
         """Qt override."""
         field = cast(QLineEdit, editor)
         field.setText(str(index.data(Qt.ItemDataRole.EditRole)))
         field.selectAll()
 
-    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: _AnyIndex) -> None:
+    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: AnyIndex) -> None:
         """Qt override."""
         model.setData(index, cast(QLineEdit, editor).text())
 
     def updateEditorGeometry(
-        self, editor: QWidget, option: QStyleOptionViewItem, index: _AnyIndex
+        self, editor: QWidget, option: QStyleOptionViewItem, index: AnyIndex
     ) -> None:
         """Qt override."""
         editor.setGeometry(self._painter.row_rect(option.rect))
@@ -214,7 +143,7 @@ class ChatList(QListView):
             self.edit(index)
         return index.isValid()
 
-    def row_state(self, index: _AnyIndex) -> frozenset[str]:
+    def row_state(self, index: AnyIndex) -> frozenset[str]:
         """How the row at `index` is to look: some of open, hovered, focused, replying."""
         row = self.rows.row(index)
         if not isinstance(row, ChatRow):
@@ -321,8 +250,3 @@ class ChatList(QListView):
             if isinstance(self.rows.row(self.rows.index(number)), ChatRow):
                 self.setCurrentIndex(self.rows.index(number))
                 return
-
-
-def row_center(view: ChatList, chat_id: str) -> QPointF:
-    """Where in the viewport this chat's row is; for tests and for moving the focus."""
-    return QPointF(view.visualRect(view.rows.index_of(chat_id)).center())

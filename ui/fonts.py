@@ -6,7 +6,7 @@ from PySide6.QtCore import QLocale
 from PySide6.QtGui import QFont, QFontDatabase
 
 import resources
-from ui.tokens import TextStyle
+from ui.text_styles import TextStyle
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from PySide6.QtCore import QLocale, QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
 
 from ui.fonts import family_list, make_font
-from ui.tokens import CONTRAST, DARK, LIGHT, TEXT_STYLES, Palette
+from ui.text_styles import TEXT_STYLES
+from ui.tokens import CONTRAST, DARK, LIGHT, Palette
 
 ThemeChoice = Literal["system", "light", "dark", "contrast"]
 THEME_CHOICES: tuple[ThemeChoice, ...] = get_args(ThemeChoice)
@@ -87,7 +88,7 @@ class Theme(QObject):
             self.changed.emit()
 
     def font(self, style: str, *, italic: bool = False) -> QFont:
-        """A font for a style of `tokens.TEXT_STYLES`, at the chosen text size; a fresh copy."""
+        """A font for a style of `text_styles.TEXT_STYLES`, at the chosen text size; a fresh copy."""
         key = f"{style}/i" if italic else style
         if key not in self._fonts:
             text_style = TEXT_STYLES[style]

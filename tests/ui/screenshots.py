@@ -1,12 +1,14 @@
 """Pictures of the window with a scripted engine: `python -m tests.ui.screenshots FOLDER [NAME ...]`.
 
-Run by hand, to look at what was made and for the README. QT_SCALE_FACTOR=1.5 gives sharper ones.
+Run by hand, to look at what was made. QT_SCALE_FACTOR=1.5 gives sharper ones. The kind "real", for
+the README, asks the starter model: `… FOLDER real-light-1280x800`.
 """
 
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from app.conversation import Conversation, ConversationId
 from app.paths import Paths
 from app.storage import ConversationStore
 from app.worker import EngineWorker
+from inference.config import EngineConfig, SamplingParams
 from inference.errors import ModelFileError
-from tests.app.fake_engine import FakeEngineFactory, FakeScript
+from inference.request import LoadProgress
+from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
 from ui.program import Program
 from ui.start import make_application
 from ui.theme import ThemeChoice
@@ -53,6 +57,7 @@ def years_to_double(rate: float) -> float:
     return log(2) / log(1 + rate)  # 0.04 gives 17.67
 ```
 """
+REAL_QUESTION = "Write a Python function that adds two numbers, and say how it works."
 SECOND_QUESTION = "And if I add 200 every month?"
 SECOND_REPLY = (
     "Much sooner. Starting from 10,000 at 4%, with 200 added each month, you reach 20,000 after "
@@ -67,7 +72,7 @@ def wait(milliseconds: int) -> None:
     loop.exec()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -86,19 +91,32 @@ def fill(paths: Paths) -> None:
         store.close()
 
 
-class Scene:
-    """A window with a scripted engine."""
+class NamedFactory(FakeEngineFactory):
+    """Fake engines under the starter model's name."""
 
-    def __init__(self, application: QApplication, folder: Path, *, has_chats: bool) -> None:
+    def __call__(
+        self, path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
+    ) -> FakeEngine:
+        engine = super().__call__(path, config, on_progress)
+        engine.info = replace(engine.info, name="SmolLM2 135M", context_tokens=8192)
+        return engine
+
+
+class Scene:
+    """A window with a scripted engine, or with the real one."""
+
+    def __init__(
+        self, application: QApplication, folder: Path, *, has_chats: bool, is_real: bool = False
+    ) -> None:
         self.paths = Paths(folder)
         self.paths.prepare()
         if has_chats:
             fill(self.paths)
         self.script = FakeScript(replies=[REPLY, SECOND_REPLY], prefill_tokens=96)
-        self.program = Program(
-            application, self.paths, EngineWorker(FakeEngineFactory(self.script))
-        )
+        worker = EngineWorker(None if is_real else NamedFactory(self.script))
+        self.program = Program(application, self.paths, worker)
         self.program.theme.reduce_motion = True
+        self.is_real = is_real
         self.window = self.program.window
 
     def open(self, theme: ThemeChoice, width: int, height: int, percent: int = 100) -> None:
@@ -106,8 +124,16 @@ class Scene:
         self.program.theme.set_text_size(percent)
         self.window.resize(width, height)
         self.program.show()
-        self.program.start_engine(Path("/models/SmolLM2-135M.gguf"))
+        self.program.start_engine(None if self.is_real else Path("/models/SmolLM2-135M.gguf"))
         wait_until(lambda: self.program.session.model.kind == "ready")
+
+    def ask_the_real_model(self) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=160)
+        self.program.settings.change(sampling=params)
+        session = self.program.session
+        session.send(REAL_QUESTION)
+        wait_until(lambda: not session.is_replying)
+        wait(500)
 
     def chat(self) -> None:
         session = self.program.session
@@ -199,9 +225,12 @@ def picture(application: QApplication, name: str, folder: Path) -> None:
     kind, theme, size, *rest = name.split("-")
     width, height = (int(number) for number in size.split("x"))
     with tempfile.TemporaryDirectory() as profile:
-        scene = Scene(application, Path(profile), has_chats=kind != "empty")
+        is_real = kind == "real"
+        scene = Scene(application, Path(profile), has_chats=kind != "empty", is_real=is_real)
         scene.open(theme, width, height, int(rest[0]) if rest else 100)  # type: ignore[arg-type]
-        if kind not in ("empty", "failed", "search"):
+        if is_real:
+            scene.ask_the_real_model()
+        elif kind not in ("empty", "failed", "search"):
             scene.chat()
         shown = SETUPS[kind](scene) if kind in SETUPS else scene.window
         take(shown, folder / f"{name}.png")

@@ -12,8 +12,9 @@ import resources
 from ui.fonts import han_families
 from ui.icons import icon, pixmap, svg_text
 from ui.start import make_application
+from ui.text_styles import TEXT_STYLES
 from ui.theme import Theme
-from ui.tokens import CONTRAST, DARK, LIGHT, TEXT_STYLES
+from ui.tokens import CONTRAST, DARK, LIGHT
 
 
 def test_system_choice_follows_the_desktop_at_once(qtbot: QtBot) -> None:
