@@ -16,7 +16,7 @@ from ui.reply_buttons import CopyButton
 from ui.reply_code_lines import CodeLines
 from ui.reply_highlight import Highlighter, language_name
 from ui.reply_layout import utf16_slice
-from ui.reply_leaf import Leaf, sideways_delta
+from ui.reply_leaf import Leaf, scroll_by_key, scroll_sideways
 from ui.theme import Theme
 
 HEAD_HEIGHT = 36
@@ -202,16 +202,10 @@ class CodeBlock(Leaf):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Qt override: sideways moves the code, up and down moves the chat."""
-        delta = sideways_delta(event)
-        if self._bar.isVisible() and delta:
-            self._bar.setValue(self._bar.value() - delta)
-        else:
+        if not scroll_sideways(self._bar, event):
             event.ignore()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override: left and right move the code sideways."""
-        step = {Qt.Key.Key_Left.value: -1, Qt.Key.Key_Right.value: 1}.get(event.key(), 0)
-        if step and self._bar.isVisible():
-            self._bar.setValue(self._bar.value() + step * self._bar.singleStep())
-        else:
+        if not scroll_by_key(self._bar, event):
             event.ignore()

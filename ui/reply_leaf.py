@@ -5,8 +5,8 @@ long chat for their height each time one of them grows.
 """
 
 from PySide6.QtCore import QPoint, QPointF, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QPainter, QPaintEvent, QWheelEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QPainter, QPaintEvent, QWheelEvent
+from PySide6.QtWidgets import QScrollBar, QWidget
 
 from ui.markdown.blocks import Block, Frame, Rule
 from ui.theme import Theme
@@ -117,11 +117,22 @@ class RuleLine(Leaf):
         QPainter(self).fillRect(self.rect(), self._theme.color("border_2"))
 
 
-def sideways_delta(event: QWheelEvent) -> int:
-    """How far to the right a wheel or a touch pad moved, in pixels; 0 if it moved up or down."""
+def scroll_sideways(bar: QScrollBar, event: QWheelEvent) -> bool:
+    """Let a wheel or a touch pad that moves sideways move `bar`; False if the event is not for it."""
     delta = event.angleDelta()
-    if abs(delta.x()) > abs(delta.y()):
-        return delta.x() // 2
-    if event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-        return delta.y() // 2
-    return 0
+    sideways = delta.x() if abs(delta.x()) > abs(delta.y()) else 0
+    if event.modifiers() & Qt.KeyboardModifier.ShiftModifier and not sideways:
+        sideways = delta.y()
+    if not bar.isVisible() or not sideways:
+        return False
+    bar.setValue(bar.value() - sideways // 2)
+    return True
+
+
+def scroll_by_key(bar: QScrollBar, event: QKeyEvent) -> bool:
+    """Let Left and Right move `bar`; False if the event is not for it."""
+    step = {Qt.Key.Key_Left.value: -1, Qt.Key.Key_Right.value: 1}.get(event.key(), 0)
+    if not bar.isVisible() or not step:
+        return False
+    bar.setValue(bar.value() + step * bar.singleStep())
+    return True

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QScrollBar, QWidget
 from ui.markdown.blocks import Block, Run, Table, plain_text
 from ui.painting import paint_rounded
 from ui.reply_layout import RunLayout
-from ui.reply_leaf import Leaf, sideways_delta
+from ui.reply_leaf import Leaf, scroll_by_key, scroll_sideways
 from ui.theme import Theme
 
 RADIUS = 10
@@ -287,16 +287,10 @@ class TableBlock(Leaf):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Qt override: sideways moves the table, up and down moves the chat."""
-        delta = sideways_delta(event)
-        if self._bar.isVisible() and delta:
-            self._bar.setValue(self._bar.value() - delta)
-        else:
+        if not scroll_sideways(self._bar, event):
             event.ignore()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override: left and right move the table sideways."""
-        step = {Qt.Key.Key_Left.value: -1, Qt.Key.Key_Right.value: 1}.get(event.key(), 0)
-        if step and self._bar.isVisible():
-            self._bar.setValue(self._bar.value() + step * self._bar.singleStep())
-        else:
+        if not scroll_by_key(self._bar, event):
             event.ignore()

@@ -110,6 +110,7 @@ def test_streaming_eight_thousand_tokens_keeps_the_window_alive(qtbot):
     assert beat.share(0.99) < USUAL_MS
 
 
+@pytest.mark.slow
 def test_opening_a_long_chat_keeps_the_window_alive(qtbot):
     warm_up()
     shown = make_list(qtbot, make_message(1, "user", "question"))

@@ -30,7 +30,6 @@ from ui.menus import Menu
 from ui.message_list import MessageList
 from ui.reply_caret import Caret, prefill_text
 from ui.reply_footer import ReplyFooter, numbers_text
-from ui.reply_thoughts import ThoughtsRow
 from ui.reply_view import ReplyView
 
 METRICS = RequestMetrics(
@@ -270,42 +269,3 @@ def test_reply_error_card_says_what_is_kept(qtbot):
 
 def _cards(shown: MessageList) -> list[ErrorCard]:
     return [card for n in (2, 3) for card in reply_view(shown, n).findChildren(ErrorCard)]
-
-
-# ---------------------------------------------------------------- thoughts
-
-
-def test_reply_thoughts_are_folded_and_unfold(qtbot):
-    shown, view = begin(qtbot, "<think>first\n\nthat")
-    (row,) = view.findChildren(ThoughtsRow)
-    assert row.text() == "Thinking…"
-    assert view.leaves() == []
-    shown.append_text(MessageId(2), "</think>\n\nAnswer")
-    settle(qtbot, shown)
-    assert row.text() == "Thought"
-    assert view.plain_text() == "Answer"
-    before = view.height()
-    qtbot.mouseClick(row, Qt.MouseButton.LeftButton)
-    settle(qtbot, shown)
-    assert view.height() > before
-    assert [leaf.plain_text() for leaf in view.leaves()] == ["first\n\nthat", "Answer"]
-    qtbot.mouseClick(row, Qt.MouseButton.LeftButton)
-    settle(qtbot, shown)
-    assert view.height() == before
-
-
-def test_reply_thoughts_that_are_open_grow(qtbot):
-    shown, view = begin(qtbot, "<think>a")
-    (row,) = view.findChildren(ThoughtsRow)
-    qtbot.mouseClick(row, Qt.MouseButton.LeftButton)
-    shown.append_text(MessageId(2), " b")
-    settle(qtbot, shown)
-    assert [leaf.plain_text() for leaf in view.leaves()] == ["a b"]
-
-
-def test_reply_again_after_thoughts_forgets_them(qtbot):
-    shown, view = begin(qtbot, "<think>a</think>b")
-    shown.update_message(make_message(2, content="c"), [MessageId(2)])
-    settle(qtbot, shown)
-    assert [row for row in view.findChildren(ThoughtsRow) if row.isVisible()] == []
-    assert view.plain_text() == "c"

@@ -10,7 +10,6 @@ long, so they have ways of their own: the lines of a fence are only appended, th
 become final in groups, and anything else is cut at a length that no real paragraph has.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +17,8 @@ from markdown_it import MarkdownIt
 
 from ui.markdown.blocks import Block, Code, Run, Table
 from ui.markdown.convert import MAX_NESTING, Converter, Unit
-from ui.markdown.undecided import without_undecided
+from ui.markdown.fence import Fence, open_fence
+from ui.markdown.undecided import with_marks_closed, without_undecided
 
 MAX_PARAGRAPH_CHARS = 4_000
 MAX_PARAGRAPH_LINES = 150
@@ -29,22 +29,11 @@ SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
 
-_FENCE = re.compile(r"(?P<fence>`{3,})(?P<info>[^`\n]*)\n|(?P<tilde>~{3,})(?P<words>[^\n]*)\n")
 
 _PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": MAX_NESTING})
 _PARSER.enable(["table", "strikethrough"])
 _PARSER_WITHOUT_LINKS = MarkdownIt("commonmark", _PARSER.options)
 _PARSER_WITHOUT_LINKS.enable(["table", "strikethrough"]).disable(["link", "image"])
-
-
-@dataclass(slots=True)
-class _Fence:
-    """A code block of the top level that is not closed yet."""
-
-    language: str
-    closing: re.Pattern[str]
-    partial: re.Pattern[str]
-    text: str = ""
 
 
 @dataclass(slots=True)
@@ -74,7 +63,7 @@ class MarkdownStream:
         self._held = ""
         self._line = 0
         self._ordinal: int | None = None
-        self._fence: _Fence | None = None
+        self._fence: Fence | None = None
         self._table: _LongTable | None = None
         self._references: dict[str, object] = dict(references or {})
         self._is_second_pass = references is not None
@@ -145,21 +134,13 @@ class MarkdownStream:
     # ------------------------------------------------------------ fences
 
     def _enter_fence(self) -> None:
-        match = _FENCE.match(self._tail)
-        if match is None:
-            return
-        marker = match["fence"] or match["tilde"]
-        info = (match["info"] or match["words"] or "").split(maxsplit=1)
-        char = re.escape(marker[0])
-        self._fence = _Fence(
-            info[0] if info else "",
-            re.compile(rf"^ {{0,3}}{char}{{{len(marker)},}}[ \t]*$"),
-            re.compile(rf"^ {{0,3}}{char}*[ \t]*$"),
-        )
-        self._ordinal = None
-        self._drop(match.end(), num_lines=1)
+        opened = open_fence(self._tail)
+        if opened is not None:
+            self._fence, num_chars = opened
+            self._ordinal = None
+            self._drop(num_chars, num_lines=1)
 
-    def _step_fence(self, fence: _Fence, *, is_end: bool) -> bool:
+    def _step_fence(self, fence: Fence, *, is_end: bool) -> bool:
         lines = self._tail.split("\n")
         for index, line in enumerate(lines if is_end else lines[:-1]):
             if fence.closing.match(line):
@@ -180,7 +161,7 @@ class MarkdownStream:
         self._open = [Code((fence.text + shown).removesuffix("\n"), fence.language, False)]
         return False
 
-    def _finish_fence(self, fence: _Fence) -> None:
+    def _finish_fence(self, fence: Fence) -> None:
         self._add_final([Code(fence.text.removesuffix("\n"), fence.language)])
         self._fence = None
 
@@ -212,6 +193,7 @@ class MarkdownStream:
         if self._cut(units, lines, num_complete):
             return True
         self._open = [block for unit in units for block in unit.blocks]
+        self._open[-1:] = [with_marks_closed(block) for block in self._open[-1:]]
         return False
 
     def _parse(
