@@ -127,6 +127,18 @@ class Controller(QObject):
         )
         self._open(dialog)
 
+    def tell_bug(self, kind: str) -> None:
+        """Say that something went wrong inside Quire, and where the log is."""
+        dialog = ErrorDialog(
+            self._theme,
+            "Something in Quire went wrong",
+            "What you wrote is kept. If it happens again, close Quire and start it anew.",
+            details=kind,
+            log_file=self._paths.log_file,
+            parent=self._window,
+        )
+        self._open(dialog)
+
     def rename(self) -> None:
         """Rename the chosen row of the list if it has the focus, else the chat that is shown."""
         chats = self._window.sidebar.chat_list

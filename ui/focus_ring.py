@@ -8,6 +8,7 @@ from typing import cast
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QRectF, Qt
 from PySide6.QtGui import QFocusEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QApplication, QWidget
+from shiboken6 import isValid
 
 from ui.painting import paint_rounded
 from ui.theme import Theme
@@ -55,7 +56,7 @@ class FocusRing(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
-        if self._target is None:
+        if self._target is None or not isValid(self._target):
             return
         width = self._theme.palette.focus_width
         radius = float(self._target.property("focusRadius") or 8) + _GAP + width
@@ -84,7 +85,8 @@ class FocusRing(QWidget):
 
     def _follow(self, target: QWidget | None) -> None:
         for widget in self._followed:
-            widget.removeEventFilter(self)
+            if isValid(widget):  # a deleted control loses the focus after it is gone
+                widget.removeEventFilter(self)
         self._followed = []
         self._target = target
         if target is None:
@@ -97,7 +99,7 @@ class FocusRing(QWidget):
 
     def _place(self) -> bool:
         target = self._target
-        if target is None or not target.isVisible():
+        if target is None or not isValid(target) or not target.isVisible():
             return False
         reach = _GAP + self._theme.palette.focus_width
         corner = target.mapTo(self.window(), QPoint(0, 0))

@@ -25,6 +25,7 @@ from ui.interrupts import Interrupts
 from ui.program import Program
 from ui.single_instance import SingleInstance
 from ui.theme import Theme
+from ui.uncaught import UncaughtErrors
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,10 @@ def run(paths: Paths, *, model_path: Path | None = None) -> int:
     program.window.first_painted.connect(_note_first_paint)
     program.window.first_painted.connect(lambda: program.start_engine(model_path))
     interrupts = Interrupts(application.quit)
+    uncaught = UncaughtErrors(program.controller.tell_bug)
     program.show()
     code = application.exec()
+    uncaught.close()
     interrupts.close()
     instance.release()
     if not program.close():

@@ -1,5 +1,6 @@
 """Dialogs that tell, menus as they are painted, and what they lead to."""
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from ui.dialogs.about import AboutDialog
 from ui.dialogs.error import ErrorDialog
 from ui.menus import Menu
 from ui.style import menu_margins
+from ui.uncaught import UncaughtErrors
 
 Opener = Callable[..., OpenWindow]
 
@@ -174,3 +176,29 @@ def test_settings_gear_opens_the_settings(open_window: Opener) -> None:
     window.click("Settings", window.sidebar)
     assert window.controller.dialog is not None
     assert window.controller.dialog.windowTitle() == "Settings"
+
+
+def test_uncaught_error_is_logged_and_told_once(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window()
+    logged: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, _error, _trace: logged.append(kind))
+    told: list[str] = []
+
+    def tell(kind: str) -> None:
+        told.append(kind)
+        window.controller.tell_bug(kind)
+
+    uncaught = UncaughtErrors(tell)
+    for error in (ValueError("secret text"), KeyError("more")):
+        sys.excepthook(type(error), error, None)
+    window.wait(lambda: bool(told))
+    uncaught.close()
+    assert logged == [ValueError, KeyError]
+    assert told == ["ValueError"]
+    dialog = window.controller.dialog
+    assert isinstance(dialog, ErrorDialog)
+    assert "ValueError" in dialog.details
+    assert "secret" not in dialog.details
+    assert str(window.paths.log_file) in dialog.details

@@ -7,9 +7,11 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QLineEdit
+from shiboken6 import delete
 
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
+from ui.buttons import Button
 from ui.dialogs.preferences import PreferencesDialog
 from ui.tokens import CONTRAST, DARK, LIGHT
 
@@ -192,6 +194,17 @@ def test_focus_ring_follows_the_keyboard_and_not_the_mouse(open_window: Opener) 
     assert (ring.x(), ring.y()) == (corner.x() - 4, corner.y() - 4)
     window.sidebar.new_chat_button.setFocus(Qt.FocusReason.MouseFocusReason)
     assert not ring.isVisible()
+
+
+def test_focus_ring_survives_the_deletion_of_its_control(open_window: Opener) -> None:
+    window = open_window()
+    button = Button(window.program.theme, "Short-lived", parent=window.window)
+    button.show()
+    button.setFocus(Qt.FocusReason.TabFocusReason)
+    assert window.window._ring.isVisible()
+    delete(button)
+    window.chat.composer.input.setFocus(Qt.FocusReason.TabFocusReason)
+    assert not window.window._ring.isVisible()
 
 
 def test_private_button_lists_connections(open_window: Opener) -> None:
