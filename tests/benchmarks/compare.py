@@ -41,6 +41,7 @@ DECODE_TOKENS = 64
 CHECKED_TOKENS = 16
 CONTEXT_TOKENS = 2048
 MAX_PROMPTS = 50
+CHECK_SEED = 1_000_000  # far from those of the measurements, as no prompt may come twice
 ORDINARY_IDS = (3_000, 25_000)  # words in every vocabulary of a chat model, no control tokens
 
 READY_CODE = {
@@ -127,9 +128,9 @@ def measure(
     return rates
 
 
-def count_equal_tokens(ours: Contender, peer: Contender) -> int:
+def count_equal_tokens(ours: Contender, peer: Contender, *, seed: int) -> int:
     """How many of the first greedy tokens are the same, for one prompt."""
-    prompt = make_prompt(0, 64)
+    prompt = make_prompt(seed, 64)
     pairs = zip(
         ours.run(prompt, CHECKED_TOKENS)[0], peer.run(prompt, CHECKED_TOKENS)[0], strict=True
     )
@@ -220,7 +221,10 @@ def main() -> None:
     peers = make_peers(arguments.peers.split(","), path, threads, dtype)
     info = ours.info
     print(f"{info.name}, {info.quantization}, {dtype}, {threads} threads, {info.backend}")
-    equal = {peer.name: count_equal_tokens(ours, peer) for peer in peers}
+    equal = {
+        peer.name: count_equal_tokens(ours, peer, seed=CHECK_SEED + number)
+        for number, peer in enumerate(peers)
+    }
     for name, number in equal.items():
         print(f"first greedy tokens equal to {name}'s: {number} of {CHECKED_TOKENS}")
     rates = measure([ours, *peers], make_tasks(), rounds=arguments.rounds)

@@ -84,5 +84,5 @@ def test_count_equal_tokens_stops_at_the_first_difference() -> None:
 
     ours = FakeContender("quire", 1.0)
 
-    assert compare.count_equal_tokens(ours, FakeContender("peer", 1.0)) == 16
-    assert compare.count_equal_tokens(ours, Other("peer", 1.0)) == 5
+    assert compare.count_equal_tokens(ours, FakeContender("peer", 1.0), seed=1) == 16
+    assert compare.count_equal_tokens(ours, Other("peer", 1.0), seed=2) == 5
