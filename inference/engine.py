@@ -263,7 +263,7 @@ class Engine:
         outputs = []
         for chunk in chunks:
             failure = ComputeError(
-                f"The model could not go on: {error or type(error).__name__}.",
+                f"The model could not go on: {str(error) or type(error).__name__}.",
                 hint="Try again, or load the model again.",
             )
             failure.__cause__ = error

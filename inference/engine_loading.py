@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -98,44 +98,49 @@ def load_parts(
     _set_threads(config.num_threads)
     loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
     bridge = TransformersBridge(loaded.module, path)
-    kv_tensors = _reserve_kv(bridge, loaded, config, device)
     attention, reason = _choose_attention(config, device)
+    kv_tensors = _reserve_kv(bridge, loaded, config, device)
     runner = ModelRunner(bridge, kv_tensors, attention, device=torch.device(device))
     verify_unless_tested(loaded.architecture, bridge, runner, path)
-    kv = KvCacheManager(
-        kv_tensors.num_blocks,
-        kv_tensors.block_size,
-        namespace=_namespace(loaded, bridge, kv_tensors),
+    scheduler, kv = _make_scheduler(kv_tensors, config, _namespace(loaded, bridge, kv_tensors))
+    context_tokens = _context_tokens(loaded, bridge, config, kv_tensors)
+    info = replace(
+        _describe(loaded, path, context_tokens=context_tokens),
+        backend=reason,
+        device=device,
+        load_ms=(time.perf_counter() - began) * 1000,
     )
-    info = ModelInfo(
+    logger.info("model ready after %.0f ms: %s, %s", info.load_ms, info.architecture, reason)
+    if on_progress is not None:
+        on_progress(LoadProgress("Ready", 1.0))
+    vocab_size = min(bridge.vocab_size, loaded.tokenizer.vocab_size)
+    return EngineParts(
+        runner, kv, scheduler, loaded.tokenizer, loaded.chat_template, vocab_size, device, info
+    )
+
+
+def _make_scheduler(
+    tensors: KvTensors, config: EngineConfig, namespace: bytes
+) -> tuple[Scheduler, KvCacheManager]:
+    kv = KvCacheManager(tensors.num_blocks, tensors.block_size, namespace=namespace)
+    return Scheduler(kv, token_budget=config.prefill_chunk_tokens), kv
+
+
+def _describe(loaded: LoadedModel, path: Path, *, context_tokens: int) -> ModelInfo:
+    """What is known of a model before it is clear how it runs."""
+    return ModelInfo(
         name=loaded.name,
         path=str(path),
         architecture=loaded.architecture,
         quantization=loaded.quantization,
         num_parameters=loaded.num_parameters,
         weights_bytes=loaded.weights_bytes,
-        context_tokens=_context_tokens(loaded, bridge, config, kv_tensors),
+        context_tokens=context_tokens,
         model_context_tokens=loaded.model_context_tokens,
         has_chat_template=loaded.chat_template is not None,
-        backend=reason,
-        device=device,
-        load_ms=(time.perf_counter() - began) * 1000,
-    )
-    logger.info(
-        "model ready: %s, %s, context %d of %d tokens, %.0f ms",
-        info.architecture, info.backend, info.context_tokens, info.model_context_tokens, info.load_ms,
-    )  # fmt: skip
-    if on_progress is not None:
-        on_progress(LoadProgress("Ready", 1.0))
-    return EngineParts(
-        runner,
-        kv,
-        Scheduler(kv, token_budget=config.prefill_chunk_tokens),
-        loaded.tokenizer,
-        loaded.chat_template,
-        min(bridge.vocab_size, loaded.tokenizer.vocab_size),
-        device,
-        info,
+        backend="",
+        device="",
+        load_ms=0.0,
     )
 
 

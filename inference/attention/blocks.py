@@ -8,8 +8,8 @@ Nothing gathers a whole history and nothing builds a mask over it. For one seque
             └── each gives (out, lse); merged at the end ──┘
 
 A *piece* is a run of consecutive blocks, read where it lies. If blocks are scattered, or are stored
-in another type than the query's, up to 512 tokens are copied into one scratch that all layers share;
-it must stay in the processor's cache.
+in another type than the query's, a handful is copied into one scratch that all layers share; it must
+stay in the processor's cache.
 
 With a window W the rows go in groups of at most min(W, 128), and the keys of a group are
 
@@ -28,7 +28,9 @@ from inference.attention.base import Extent, LayerCall, Span, cut_extents
 from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
 from inference.kv_cache.tensors import KeyValues
 
-_SCRATCH_TOKENS = 512
+# Two megabytes each of keys and values in float32, for 8 heads of 128: more fell out of the cache
+# and took 1.3 times as long; at a quarter, with 3 heads of 64, the many calls took 1.5 times as long.
+_SCRATCH_ELEMENTS = 512 * 8 * 128
 _MIN_VIEW_TOKENS = 256  # below, a call on its own costs more than the copy
 _MAX_WINDOW_ROWS = 128
 
@@ -42,7 +44,7 @@ class BlocksAttention:
 
     def __init__(self) -> None:
         self._spans: Sequence[Span] = ()
-        self._plans: dict[tuple[int, int, int, bool], list[_Piece]] = {}
+        self._plans: dict[tuple[int, int, int, int], list[_Piece]] = {}
         self._scratch: dict[tuple[int, int, torch.dtype], KeyValues] = {}
 
     def begin_step(self, spans: Sequence[Span]) -> None:
@@ -121,18 +123,16 @@ class BlocksAttention:
         Args:
             index: The span's.
             tokens: begin and end, in tokens of the sequence.
-            past: Of it only the type counts: if it is not `dtype`, every piece must be copied.
+            past: Of it only type and shape count: if it is not `dtype`, all must be copied.
             dtype: The query's type.
             one: Never split; only for fewer tokens than the scratch holds.
         """
-        key = (index, *tokens, one)
+        limit = tokens[1] if one else _scratch_tokens(past)
+        key = (index, *tokens, limit)
         pieces = self._plans.get(key)
         if pieces is None:
             extents = cut_extents(self._spans[index].extents, *tokens)
-            if one:
-                pieces = [tuple(extents)] if extents else []
-            else:
-                pieces = _pieces(extents, may_view=past.keys.dtype == dtype)
+            pieces = _pieces(extents, limit, may_view=past.keys.dtype == dtype and not one)
             self._plans[key] = pieces
         return pieces
 
@@ -150,7 +150,7 @@ class BlocksAttention:
         KH, _, D = past.keys.shape
         scratch = self._scratch.get((KH, D, dtype))
         if scratch is None:
-            shape = (KH, _SCRATCH_TOKENS, D)
+            shape = (KH, _scratch_tokens(past), D)
             device = past.keys.device
             scratch = KeyValues(
                 torch.empty(shape, dtype=dtype, device=device),
@@ -165,7 +165,12 @@ class BlocksAttention:
         return KeyValues(scratch.keys.narrow(1, 0, used), scratch.values.narrow(1, 0, used))
 
 
-def _pieces(extents: Sequence[Extent], *, may_view: bool) -> list[_Piece]:
+def _scratch_tokens(past: KeyValues) -> int:
+    KH, _, D = past.keys.shape
+    return max(_MAX_WINDOW_ROWS, _SCRATCH_ELEMENTS // (KH * D))
+
+
+def _pieces(extents: Sequence[Extent], limit: int, *, may_view: bool) -> list[_Piece]:
     """Split runs of slots into pieces: long runs as they lie, the rest in handfuls to be copied."""
     if may_view and len(extents) == 1:
         return [tuple(extents)]
@@ -178,10 +183,10 @@ def _pieces(extents: Sequence[Extent], *, may_view: bool) -> list[_Piece]:
             continue
         first, remaining = extent
         while remaining:
-            count = min(remaining, _SCRATCH_TOKENS - held)
+            count = min(remaining, limit - held)
             handful.append(Extent(first, count))
             first, remaining, held = first + count, remaining - count, held + count
-            if held == _SCRATCH_TOKENS:
+            if held == limit:
                 pieces.append(tuple(handful))
                 handful, held = [], 0
     if handful:

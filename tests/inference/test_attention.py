@@ -139,6 +139,27 @@ def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:
         )
 
 
+@pytest.mark.parametrize("num_rows", [1, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+def test_blocks_scattered_over_more_than_the_scratch_equal_the_reference(
+    num_rows: int, dtype: torch.dtype
+) -> None:
+    wide_kh, wide_d = 8, 128  # 512 tokens fill the scratch
+    generator = torch.Generator().manual_seed(3)
+    length = 1100 + num_rows
+    table = torch.randperm(160, generator=generator).tolist()
+    shape = (wide_kh, 160 * P, wide_d)
+    past = KeyValues(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
+    slots = torch.tensor([table[i // P] * P + i % P for i in range(1100, length)])
+    new = KeyValues(*(tensor[:, slots].float().unsqueeze(0) for tensor in past))
+    query = torch.randn(1, 2 * wide_kh, num_rows, wide_d, generator=generator)
+    results = []
+    for backend in (BlocksAttention(), ReferenceAttention()):
+        backend.begin_step([Span(0, num_rows, 1100, extents_of(table, P, length))])
+        results.append(backend.attend(query, new, past, LayerCall(0.1)))
+    torch.testing.assert_close(results[0], results[1], atol=3e-6, rtol=1e-5)
+
+
 def test_blocks_of_two_geometries_share_a_step() -> None:
     spans, query, new, past = make_step([(40, 3)], dtype=torch.float16, is_scattered=True)
     narrow = KeyValues(*(tensor[:1].contiguous() for tensor in past))

@@ -1,0 +1,191 @@
+"""Requests that are refused, aborted or fail, over tiny models; the engine goes on."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference.config import SamplingParams
+from inference.errors import (
+    ChatTemplateError,
+    ComputeError,
+    ContextOverflowError,
+    InvalidRequestError,
+)
+from inference.model.runner import Chunk
+from inference.request import ChatMessage, GenerateRequest, RequestId
+from tests.inference.scripted_engine import answer, ask, greedy, id_of, scripted_engine
+from tests.inference.tiny_engine import (
+    EOS_ID,
+    make_engine,
+    make_loaded,
+    run_until_idle,
+    sampled_ids,
+    shown_text,
+)
+from tests.inference.tiny_models import VOCAB_SIZE, make_tokens
+
+
+def test_prompt_that_does_not_fit_is_refused_before_any_work() -> None:
+    engine = make_engine(context_tokens=32)
+    with pytest.raises(ContextOverflowError) as raised:
+        engine.add_request(ask(make_tokens(32)))
+    assert (raised.value.prompt_tokens, raised.value.context_tokens) == (32, 32)
+    assert not engine.has_work
+    assert engine.stats().blocks.used == 0
+    assert len(sampled_ids(answer(engine, ask(make_tokens(31), greedy(None))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([VOCAB_SIZE], "0 to 259, not 260"),
+        ([5, -1], "not -1"),
+        ([2**70], "not 1180591620717411303424"),
+        ([], "at least one token"),
+    ],
+)
+def test_prompt_with_bad_ids_is_refused_and_the_engine_goes_on(
+    prompt: list[int], message: str
+) -> None:
+    engine = make_engine()
+    with pytest.raises(InvalidRequestError, match=message) as raised:
+        engine.add_request(ask(prompt))
+    assert raised.value.field == "prompt_token_ids"
+    assert len(sampled_ids(answer(engine, ask(make_tokens(4))))) == 12
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, "warm"])
+def test_bad_sampling_values_are_refused_and_the_engine_goes_on(value: float) -> None:
+    engine = make_engine()
+    running = engine.add_request(ask(make_tokens(4)))
+    engine.step()
+    with pytest.raises(InvalidRequestError, match="temperature"):
+        SamplingParams(temperature=value)
+    assert run_until_idle(engine)[running][-1].finish_reason == "length"
+
+
+def test_chat_without_a_template_is_refused_and_plain_text_works() -> None:
+    engine = make_engine(make_loaded(template=None))
+    messages = (ChatMessage("user", "Once upon"),)
+    with pytest.raises(ChatTemplateError) as raised:
+        engine.add_request(GenerateRequest("c", messages=messages))
+    assert "plain text" in raised.value.hint
+    assert not engine.has_work
+    request = GenerateRequest("c", messages=messages, params=greedy(3), plain_text=True)
+    outputs = answer(engine, request)
+    assert outputs[-1].metrics.prompt_tokens == 1 + len("Once upon")
+    assert not engine.info.has_chat_template
+
+
+def test_typed_markup_reaches_the_model_as_characters() -> None:
+    engine, runner = scripted_engine("ok")
+    list(engine.generate(conversation_id="c", messages=[ChatMessage("user", "</s>")]))
+    prompt = list(runner.calls[0][0].token_ids)
+    typed = [id_of(byte) for byte in b"</s>"]
+    assert EOS_ID not in prompt
+    assert typed in [prompt[n : n + 4] for n in range(len(prompt))]
+
+
+def test_ids_of_an_earlier_reply_outside_the_vocabulary_are_refused() -> None:
+    reply = ChatMessage("assistant", "old", token_ids=(7, VOCAB_SIZE))
+    chat = (ChatMessage("user", "a"), reply, ChatMessage("user", "b"))
+    with pytest.raises(InvalidRequestError, match="not 260") as raised:
+        make_engine().add_request(GenerateRequest("c", messages=chat))
+    assert raised.value.field == "messages"
+
+
+def test_abort_frees_blocks_at_once_and_reports_in_the_next_step() -> None:
+    engine = make_engine(prefill_chunk_tokens=8)
+    request_id = engine.add_request(ask(make_tokens(60)))
+    engine.step()
+    assert engine.stats().blocks.used > 0
+    engine.abort(request_id)
+    assert engine.stats().blocks.used == 0
+    engine.check_integrity()
+    (output,) = engine.step()
+    assert (output.request_id, output.finish_reason) == (request_id, "aborted")
+    assert not engine.has_work
+
+
+def test_abort_lets_a_new_request_start_in_the_very_next_step() -> None:
+    engine = make_engine(prefill_chunk_tokens=8)
+    old = engine.add_request(ask(make_tokens(60)))
+    engine.step()
+    engine.abort(old)
+    new = engine.add_request(ask(make_tokens(6, seed=3)))
+    outputs = engine.step()
+    assert [(out.request_id, out.finish_reason) for out in outputs] == [
+        (old, "aborted"),
+        (new, None),
+    ]
+    assert len(outputs[1].token_ids) == 1
+
+
+def test_abort_keeps_what_was_computed_for_the_next_time() -> None:
+    engine = make_engine(prefill_chunk_tokens=8)
+    prompt = make_tokens(60)
+    request_id = engine.add_request(ask(prompt))
+    engine.step()
+    engine.step()
+    engine.abort(request_id)
+    run_until_idle(engine)
+    assert answer(engine, ask(prompt))[-1].metrics.reused_tokens == 16
+
+
+def test_abort_of_a_waiting_request_ends_it_too() -> None:
+    engine = make_engine()
+    request_id = engine.add_request(ask(make_tokens(5)))
+    engine.abort(request_id)
+    (output,) = engine.step()
+    assert output.finish_reason == "aborted"
+    assert output.metrics.completion_tokens == 0
+    assert output.reply_token_ids == ()
+
+
+def test_abort_of_unknown_or_finished_requests_does_nothing() -> None:
+    engine = make_engine()
+    outputs = answer(engine, ask(make_tokens(4)))
+    engine.abort(outputs[0].request_id)
+    engine.abort(RequestId(999))
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no memory left"), MemoryError()])
+def test_failing_step_ends_its_requests_and_the_engine_goes_on(error: Exception) -> None:
+    engine, runner = scripted_engine("hi")
+    ids = [engine.add_request(ask(make_tokens(4 + n), chat=str(n))) for n in range(2)]
+    runner.error = error
+    outputs = engine.step()
+    assert [(out.request_id, out.finish_reason) for out in outputs] == [
+        (ids[0], "error"),
+        (ids[1], "error"),
+    ]
+    assert all(isinstance(output.error, ComputeError) for output in outputs)
+    assert engine.stats().blocks.used == 0
+    assert engine.stats().blocks.cached == 0  # nothing half-written can be found again
+    assert shown_text(answer(engine, ask(make_tokens(4)))) == "hi"
+
+
+def test_logits_that_are_not_numbers_end_only_their_own_request() -> None:
+    engine, runner = scripted_engine("hello")
+    good_run = runner.run
+
+    def run(chunks: Sequence[Chunk]) -> Tensor:
+        logits = good_run(chunks)
+        if len(chunks) == 2:
+            logits[0, 7] = torch.nan
+        return logits
+
+    runner.run = run  # type: ignore[method-assign]  # the fake's own method
+    first = engine.add_request(ask(make_tokens(4)))
+    second = engine.add_request(ask(make_tokens(5), chat="b"))
+    outputs = engine.step()
+    assert outputs[0].finish_reason == "error"
+    assert isinstance(outputs[0].error, ComputeError)
+    assert outputs[1].finish_reason is None
+    rest = run_until_idle(engine)
+    assert list(rest) == [second]
+    assert first not in rest
+    engine.check_integrity()
