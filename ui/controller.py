@@ -13,21 +13,21 @@ from app.paths import Paths
 from app.session_changes import ConversationShown, SessionChange, StorageFailed
 from app.settings import SettingsStore
 from app.version import quire_version
-from ui.appearance import Appearance
-from ui.chat_controller import ChatController
-from ui.chat_menu import ChatMenuActions, build_chat_menu
+from ui.chat.chat_controller import ChatController
+from ui.chat.chat_menu import ChatMenuActions, build_chat_menu
+from ui.chat.model_controller import ModelController
+from ui.controls.menus import Menu
 from ui.dialogs.about import AboutDialog
 from ui.dialogs.chat_settings import ChatSettingsDialog
 from ui.dialogs.connections import ConnectionsDialog
 from ui.dialogs.error import ErrorDialog
 from ui.dialogs.link import open_link
 from ui.dialogs.preferences import TEXT_SIZE_STEP, PreferencesDialog, theme_choice
+from ui.look.appearance import Appearance
+from ui.look.theme import Theme
 from ui.main_window import MainWindow
-from ui.menus import Menu
-from ui.model_controller import ModelController
-from ui.sidebar_controller import SidebarController
+from ui.sidebar.sidebar_controller import SidebarController
 from ui.status_controller import StatusController
-from ui.theme import Theme
 
 
 class Controller(QObject):

@@ -20,12 +20,12 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from ui.chat_pane import ChatPane
-from ui.focus_ring import FocusRing
-from ui.icons import icon
-from ui.sidebar import MAX_SIDEBAR_WIDTH, MIN_SIDEBAR_WIDTH, SIDEBAR_WIDTH, Sidebar
+from ui.chat.chat_pane import ChatPane
+from ui.look.focus_ring import FocusRing
+from ui.look.icons import icon
+from ui.look.theme import Theme
+from ui.sidebar.sidebar import MAX_SIDEBAR_WIDTH, MIN_SIDEBAR_WIDTH, SIDEBAR_WIDTH, Sidebar
 from ui.status_bar import StatusBar
-from ui.theme import Theme
 
 DEFAULT_SIZE = (1280, 800)
 LEAST_SIZE = (640, 480)

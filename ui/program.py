@@ -15,11 +15,11 @@ from app.settings import SettingsStore
 from app.starter_model import choose_model, find_starter_model
 from app.storage import ConversationStore
 from app.worker import EngineWorker
-from ui.appearance import Appearance
 from ui.controller import Controller
 from ui.event_pacer import EventPacer
+from ui.look.appearance import Appearance
+from ui.look.theme import Theme
 from ui.main_window import MainWindow
-from ui.theme import Theme
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from PySide6.QtWidgets import QApplication
 from app.errors import AppError, StorageError
 from app.paths import Paths
 from ui.dialogs.error import ErrorDialog
-from ui.fonts import load_fonts
 from ui.interrupts import Interrupts
+from ui.look.fonts import load_fonts
+from ui.look.theme import Theme
 from ui.program import Program
 from ui.single_instance import SingleInstance
-from ui.theme import Theme
 from ui.uncaught import UncaughtErrors
 
 logger = logging.getLogger(__name__)

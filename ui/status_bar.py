@@ -4,12 +4,12 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
-from ui.buttons import HoverButton
-from ui.icons import paint_icon
-from ui.model_button import ModelLabel
-from ui.numbers import count
-from ui.painting import paint_dot, paint_rounded
-from ui.theme import Theme
+from ui.chat.model_button import ModelLabel
+from ui.controls.buttons import HoverButton
+from ui.controls.numbers import count
+from ui.look.icons import paint_icon
+from ui.look.painting import paint_dot, paint_rounded
+from ui.look.theme import Theme
 
 STATUS_HEIGHT = 30
 _SIDE = 20

@@ -14,11 +14,11 @@ from app.session_changes import (
     StatsChanged,
 )
 from inference.metrics import RequestMetrics
-from ui.model_button import ModelLabel
-from ui.model_words import model_label, model_name
-from ui.numbers import gigabytes, rate, seconds
+from ui.chat.model_button import ModelLabel
+from ui.chat.model_words import model_label, model_name
+from ui.controls.numbers import gigabytes, rate, seconds
+from ui.controls.throttle import Throttle
 from ui.status_bar import StatusBar
-from ui.throttle import Throttle
 
 # Numbers that change more often than four times a second cannot be read.
 NUMBER_INTERVAL_MS = 250

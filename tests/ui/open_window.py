@@ -13,9 +13,9 @@ from app.conversation import Message, MessageId
 from app.paths import Paths
 from app.worker import EngineWorker
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
-from ui.chat_rows import ChatRow
-from ui.message_view import MessageView
 from ui.program import Program
+from ui.replies.message_view import MessageView
+from ui.sidebar.chat_rows import ChatRow
 from ui.start import make_application
 
 WAIT_MS = 15_000

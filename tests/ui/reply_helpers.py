@@ -9,10 +9,10 @@ from pytestqt.qtbot import QtBot
 from app.conversation import ConversationId, Message, MessageId, MessageStatus
 from inference.metrics import RequestMetrics
 from inference.request import Role
-from ui.message_list import MessageList
-from ui.message_view import MessageView, OwnMessageView
-from ui.reply_view import ReplyView
-from ui.theme import Theme
+from ui.look.theme import Theme
+from ui.replies.message_list import MessageList
+from ui.replies.message_view import MessageView, OwnMessageView
+from ui.replies.reply_view import ReplyView
 
 NO_DEADLINE = float("inf")
 

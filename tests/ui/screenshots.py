@@ -23,9 +23,9 @@ from inference.config import EngineConfig, SamplingParams
 from inference.errors import ModelFileError
 from inference.request import LoadProgress
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
+from ui.look.theme import ThemeChoice
 from ui.program import Program
 from ui.start import make_application
-from ui.theme import ThemeChoice
 
 TITLES = (
     ("Letter to the landlord", 0.2),

@@ -7,10 +7,10 @@ from app.messages import Failure
 from app.search import SearchHit
 from app.session_changes import ModelState
 from tests.app.fake_engine import make_model_info
-from ui.chat_rows import ChatRow, HeadingRow, Row, rows_by_day, rows_of_hits
+from ui.chat.model_words import composer_hint, greeting, model_label, path_name
+from ui.controls.numbers import count, gigabytes, percent, rate, seconds
 from ui.dialogs.error import failure_words
-from ui.model_words import composer_hint, greeting, model_label, path_name
-from ui.numbers import count, gigabytes, percent, rate, seconds
+from ui.sidebar.chat_rows import ChatRow, HeadingRow, Row, rows_by_day, rows_of_hits
 
 TODAY = date(2026, 3, 2)
 

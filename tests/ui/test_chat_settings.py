@@ -11,7 +11,7 @@ from app.conversation import ChatSettings
 from inference.config import SamplingParams
 from tests.ui.open_window import OpenWindow
 from ui.dialogs.chat_settings import ChatSettingsDialog
-from ui.sampling_form import FORM_FIELDS, read_form, texts_of
+from ui.dialogs.sampling_form import FORM_FIELDS, read_form, texts_of
 
 Opener = Callable[..., OpenWindow]
 

@@ -7,11 +7,11 @@ from PySide6.QtWidgets import QApplication, QScrollBar, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import NO_DEADLINE, button_named, make_parent, make_theme
-from ui.code_block import CodeBlock
 from ui.markdown.blocks import Code, Paragraph
-from ui.reply_buttons import CopyButton
-from ui.reply_code_lines import PIECE_CHARS, CodeLines
-from ui.reply_highlight import MAX_HIGHLIGHTED_CHARS, Highlighter, language_name, warm_up
+from ui.replies.code_block import CodeBlock
+from ui.replies.reply_buttons import CopyButton
+from ui.replies.reply_code_lines import PIECE_CHARS, CodeLines
+from ui.replies.reply_highlight import MAX_HIGHLIGHTED_CHARS, Highlighter, language_name, warm_up
 
 SOURCE = 'def f(x: int) -> str:\n    return "a" + 1  # why\n'
 

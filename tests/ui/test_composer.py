@@ -9,8 +9,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from ui.composer import Composer
-from ui.theme import Theme
+from ui.chat.composer import Composer
+from ui.look.theme import Theme
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from app.session_changes import StorageFailed
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
-from ui import compositing
+from ui.controls.menus import Menu
 from ui.dialogs.about import AboutDialog
 from ui.dialogs.error import ErrorDialog
-from ui.menus import Menu
-from ui.style import menu_margins
+from ui.look import compositing
+from ui.look.style import menu_margins
 from ui.uncaught import UncaughtErrors
 
 Opener = Callable[..., OpenWindow]
@@ -90,7 +90,7 @@ def test_about_shows_version_places_and_each_licence(open_window: Opener) -> Non
 def test_menu_panel_is_painted_inside_its_shadow(
     open_window: Opener, monkeypatch: pytest.MonkeyPatch, can_blend: bool
 ) -> None:
-    monkeypatch.setattr("ui.style.can_blend_windows", lambda: can_blend)
+    monkeypatch.setattr("ui.look.style.can_blend_windows", lambda: can_blend)
     window = open_window()
     window.window.setGeometry(0, 0, 700, 560)
     window.program.theme.set_choice("light")

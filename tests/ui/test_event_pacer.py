@@ -4,8 +4,8 @@ from pytestqt.qtbot import QtBot
 
 from app.messages import Event, ModelUnloaded, ReplyEnded, ReplyId, ReplyProgressed
 from inference.metrics import RequestMetrics
+from ui.controls.throttle import Throttle
 from ui.event_pacer import EventPacer, merged
-from ui.throttle import Throttle
 
 
 def _step(reply: int, text: str, token: int) -> ReplyProgressed:

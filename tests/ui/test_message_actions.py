@@ -16,9 +16,9 @@ from tests.ui.reply_helpers import (
     reply_view,
     settle,
 )
-from ui.buttons import Button
-from ui.menus import Menu
-from ui.message_list import MessageList
+from ui.controls.buttons import Button
+from ui.controls.menus import Menu
+from ui.replies.message_list import MessageList
 
 
 def is_at_end(shown: MessageList) -> bool:

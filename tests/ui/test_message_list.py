@@ -15,8 +15,8 @@ from tests.ui.reply_helpers import (
     reply_view,
     settle,
 )
-from ui.message_list import MessageList
-from ui.reply_buttons import ToEndButton
+from ui.replies.message_list import MessageList
+from ui.replies.reply_buttons import ToEndButton
 
 PARAGRAPH = "Some words of a paragraph that is long enough to fill more than one line of the chat."
 

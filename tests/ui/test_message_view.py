@@ -13,11 +13,11 @@ from tests.ui.reply_helpers import (
     own_view,
     settle,
 )
-from ui.buttons import Button
-from ui.message_view import OwnMessageView
-from ui.reply_buttons import RevealedButton
-from ui.reply_editor import MessageEditor
-from ui.reply_typed import typed_blocks
+from ui.controls.buttons import Button
+from ui.replies.message_view import OwnMessageView
+from ui.replies.reply_buttons import RevealedButton
+from ui.replies.reply_editor import MessageEditor
+from ui.replies.reply_typed import typed_blocks
 
 
 def shown_text(view: OwnMessageView) -> str:

@@ -6,8 +6,8 @@ from pytestqt.qtbot import QtBot
 from tests.ui.reply_helpers import NO_DEADLINE, make_parent, make_theme
 from ui.markdown.blocks import Block, Frame
 from ui.markdown.stream import MarkdownStream
-from ui.reply_flow import BlockFlow
-from ui.reply_gaps import gap_between
+from ui.replies.reply_flow import BlockFlow
+from ui.replies.reply_gaps import gap_between
 
 
 def parse(text: str) -> list[Block]:

@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
 from tests.ui.reply_helpers import make_list, make_message, settle
-from ui.message_list import MessageList
-from ui.reply_highlight import warm_up
+from ui.replies.message_list import MessageList
+from ui.replies.reply_highlight import warm_up
 
 TOKENS_PER_S = 200
 CHARS_PER_TOKEN = 4

@@ -7,7 +7,7 @@ from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import NO_DEADLINE, make_parent, make_theme
 from ui.markdown.blocks import Align, Paragraph, Run, Table
-from ui.reply_table import FIRST_ROWS, TableBlock
+from ui.replies.reply_table import FIRST_ROWS, TableBlock
 
 
 def cells(*texts: str) -> tuple[tuple[Run, ...], ...]:

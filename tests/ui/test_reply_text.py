@@ -6,9 +6,9 @@ from pytestqt.qtbot import QtBot
 
 from tests.ui.reply_helpers import collected, make_parent, make_theme
 from ui.markdown.blocks import Code, Frame, Heading, Paragraph, Rule, Run
-from ui.reply_layout import RunLayout, utf16_length, utf16_slice
-from ui.reply_leaf import RuleLine
-from ui.reply_text import TextBlock, shown_address
+from ui.replies.reply_layout import RunLayout, utf16_length, utf16_slice
+from ui.replies.reply_leaf import RuleLine
+from ui.replies.reply_text import TextBlock, shown_address
 
 
 def make_layout(*runs: Run) -> RunLayout:

@@ -5,9 +5,9 @@ from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
 from tests.ui.reply_helpers import make_list, make_message, reply_view, settle
-from ui.message_list import MessageList
-from ui.reply_thoughts import ThoughtsRow
-from ui.reply_view import ReplyView
+from ui.replies.message_list import MessageList
+from ui.replies.reply_thoughts import ThoughtsRow
+from ui.replies.reply_view import ReplyView
 
 
 def begin(qtbot: QtBot, text: str = "") -> tuple[MessageList, ReplyView]:

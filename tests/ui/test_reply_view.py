@@ -16,7 +16,9 @@ from tests.ui.reply_helpers import (
     reply_view,
     settle,
 )
-from ui.error_card import (
+from ui.controls.labels import Label
+from ui.controls.menus import Menu
+from ui.replies.error_card import (
     DETAILS,
     OPEN_MODEL,
     PLAIN_TEXT,
@@ -25,12 +27,10 @@ from ui.error_card import (
     actions_for,
     split_error,
 )
-from ui.labels import Label
-from ui.menus import Menu
-from ui.message_list import MessageList
-from ui.reply_caret import Caret, prefill_text
-from ui.reply_footer import ReplyFooter, numbers_text
-from ui.reply_view import ReplyView
+from ui.replies.message_list import MessageList
+from ui.replies.reply_caret import Caret, prefill_text
+from ui.replies.reply_footer import ReplyFooter, numbers_text
+from ui.replies.reply_view import ReplyView
 
 METRICS = RequestMetrics(
     prompt_tokens=1391,

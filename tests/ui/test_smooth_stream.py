@@ -1,6 +1,6 @@
 """Work once per frame, less often when it is slow."""
 
-from ui.smooth_stream import FRAME_MS, MAX_WAIT_MS, FramePacer
+from ui.replies.smooth_stream import FRAME_MS, MAX_WAIT_MS, FramePacer
 
 
 class Clock:

@@ -9,12 +9,12 @@ from PySide6.QtGui import QFont, QFontInfo, QGuiApplication
 from pytestqt.qtbot import QtBot
 
 import resources
-from ui.fonts import han_families
-from ui.icons import icon, pixmap, svg_text
+from ui.look.fonts import han_families
+from ui.look.icons import icon, pixmap, svg_text
+from ui.look.text_styles import TEXT_STYLES
+from ui.look.theme import Theme
+from ui.look.tokens import CONTRAST, DARK, LIGHT
 from ui.start import make_application
-from ui.text_styles import TEXT_STYLES
-from ui.theme import Theme
-from ui.tokens import CONTRAST, DARK, LIGHT
 
 
 def test_system_choice_follows_the_desktop_at_once(qtbot: QtBot) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from ui.tokens import CONTRAST, DARK, LIGHT, Palette
+from ui.look.tokens import CONTRAST, DARK, LIGHT, Palette
 
 PALETTES = [pytest.param(palette, id=palette.name) for palette in (LIGHT, DARK, CONTRAST)]
 GROUNDS = ("surface", "sidebar", "raised", "sunken", "select")

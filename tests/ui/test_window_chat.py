@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QPlainTextEdit
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow, wait_for
-from ui.message_view import OwnMessageView
+from ui.replies.message_view import OwnMessageView
 
 Opener = Callable[..., OpenWindow]
 

@@ -11,9 +11,9 @@ from shiboken6 import delete
 
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
-from ui.buttons import Button
+from ui.controls.buttons import Button
 from ui.dialogs.preferences import PreferencesDialog
-from ui.tokens import CONTRAST, DARK, LIGHT
+from ui.look.tokens import CONTRAST, DARK, LIGHT
 
 Opener = Callable[..., OpenWindow]
 CTRL = Qt.KeyboardModifier.ControlModifier

@@ -7,9 +7,9 @@ import PySide6
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
 import resources
+from ui.controls.segmented import Segmented
 from ui.dialogs.base import Dialog
-from ui.segmented import Segmented
-from ui.theme import Theme
+from ui.look.theme import Theme
 
 _WIDTH = 560
 _WORKS = (

@@ -4,10 +4,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QVBoxLayout, QWidget
 
-from ui.buttons import Button, ButtonKind
-from ui.focus_ring import FocusRing
-from ui.labels import Label
-from ui.theme import Theme
+from ui.controls.buttons import Button, ButtonKind
+from ui.controls.labels import Label
+from ui.look.focus_ring import FocusRing
+from ui.look.theme import Theme
 
 DIALOG_WIDTH = 440
 _PADDING = 24

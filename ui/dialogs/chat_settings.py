@@ -5,10 +5,10 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.conversation import ChatSettings
 from inference.config import SamplingParams
+from ui.controls.fields import AreaField, Field
 from ui.dialogs.base import Dialog
-from ui.fields import AreaField, Field
-from ui.sampling_form import FORM_FIELDS, read_form, texts_of
-from ui.theme import Theme
+from ui.dialogs.sampling_form import FORM_FIELDS, read_form, texts_of
+from ui.look.theme import Theme
 
 _WIDTH = 520
 

@@ -3,7 +3,7 @@
 from PySide6.QtWidgets import QWidget
 
 from ui.dialogs.base import Dialog
-from ui.theme import Theme
+from ui.look.theme import Theme
 
 
 class ConnectionsDialog(Dialog):

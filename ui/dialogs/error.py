@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.messages import Failure
 from ui.dialogs.base import Dialog
-from ui.theme import Theme
+from ui.look.theme import Theme
 
 _TITLES = {
     "model_file": "This model cannot be opened",

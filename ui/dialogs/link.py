@@ -5,7 +5,7 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 
 from ui.dialogs.base import Dialog
-from ui.theme import Theme
+from ui.look.theme import Theme
 
 _SCHEMES = ("http", "https")
 _MAX_ADDRESS_CHARS = 4000

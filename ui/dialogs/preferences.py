@@ -5,11 +5,11 @@ from typing import cast
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
+from ui.controls.labels import Label
+from ui.controls.segmented import Segmented
+from ui.controls.slider import Slider
 from ui.dialogs.base import Dialog
-from ui.labels import Label
-from ui.segmented import Segmented
-from ui.slider import Slider
-from ui.theme import MAX_TEXT_SIZE_PERCENT, MIN_TEXT_SIZE_PERCENT, Theme, ThemeChoice
+from ui.look.theme import MAX_TEXT_SIZE_PERCENT, MIN_TEXT_SIZE_PERCENT, Theme, ThemeChoice
 
 TEXT_SIZE_STEP = 10
 THEME_NAMES: tuple[tuple[ThemeChoice, str], ...] = (

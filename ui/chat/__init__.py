@@ -1,0 +1,1 @@
+"""Everything right of the sidebar but the messages. Imports nothing by itself."""

@@ -1,0 +1,125 @@
+"""Between the session and the chat: messages, composer, drafts. GUI thread."""
+
+from PySide6.QtCore import QObject, Qt
+
+from app.chat_session import ChatSession
+from app.conversation import Conversation, ConversationId, MessageId
+from app.session_changes import (
+    ConversationsChanged,
+    ConversationShown,
+    MessageAdded,
+    MessageChanged,
+    ReplyGrew,
+    ReplyPrefilling,
+    ReplyStarted,
+    SessionChange,
+)
+from ui.chat.chat_pane import ChatPane
+from ui.replies.message_view import OwnMessageView
+
+NEW_CHAT_TITLE = "New chat"
+
+
+class ChatController(QObject):
+    """Shows what the session says about the chat, and tells it what the person does there."""
+
+    def __init__(self, session: ChatSession, pane: ChatPane, parent: QObject) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._pane = pane
+        self._shown_id: ConversationId | None = None
+        self._drafts: dict[ConversationId | None, str] = {}
+        composer = pane.composer
+        composer.sent.connect(self._send)
+        composer.stop_requested.connect(session.stop)
+        composer.edit_last_requested.connect(self._edit_last)
+        pane.empty.suggestion_chosen.connect(self._take_suggestion)
+        messages = pane.messages
+        messages.regenerate_requested.connect(lambda key: session.regenerate(MessageId(key)))
+        messages.edit_requested.connect(lambda key, text: session.edit(MessageId(key), text))
+        messages.version_requested.connect(lambda key: session.show_version(MessageId(key)))
+        pane.header.title_edited.connect(self._rename)
+        pane.header.editing_ended.connect(self.focus_composer)
+        session.subscribe(self._follow)
+        self._show(session.conversation)
+
+    def focus_composer(self) -> None:
+        """Put the caret where the next message is written."""
+        self._pane.composer.input.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _follow(self, change: SessionChange) -> None:
+        messages = self._pane.messages
+        match change:
+            case ReplyGrew(message_id, text, _):
+                messages.append_text(message_id, text)
+            case ReplyPrefilling(message_id, done, total):
+                messages.set_prefill(message_id, done, total)
+            case ConversationShown(conversation):
+                self._show(conversation)
+            case ConversationsChanged():
+                self._show_title()
+            case MessageAdded(message):
+                messages.update_message(message, self._versions(message.id))
+            case ReplyStarted(message):
+                messages.begin_reply(message)
+                self._pane.composer.set_replying(True)
+            case MessageChanged(message, _):
+                messages.update_message(message, self._versions(message.id))
+                self._show_replying()
+            case _:
+                pass
+
+    def _show(self, conversation: Conversation | None) -> None:
+        self._swap_draft(conversation.id if conversation else None)
+        path = conversation.path() if conversation else []
+        versions = {message.id: self._versions(message.id) for message in path}
+        self._pane.messages.show_path(path, versions)
+        self._pane.show_empty(not path)
+        self._show_title()
+        self._show_replying()
+
+    def _versions(self, message_id: MessageId) -> list[MessageId]:
+        conversation = self._session.conversation
+        if conversation is None or message_id not in conversation.messages:
+            return [message_id]
+        return conversation.versions(message_id)
+
+    def _show_title(self) -> None:
+        conversation = self._session.conversation
+        self._pane.header.set_title(conversation.title if conversation else NEW_CHAT_TITLE)
+
+    def _show_replying(self) -> None:
+        self._pane.composer.set_replying(self._session.is_replying)
+
+    def _swap_draft(self, chat_id: ConversationId | None) -> None:
+        """Keep what is written for the chat that goes, bring back what waits for the one that comes."""
+        if chat_id == self._shown_id:
+            return
+        composer = self._pane.composer
+        self._drafts[self._shown_id] = composer.text
+        self._shown_id = chat_id
+        composer.set_text(self._drafts.pop(chat_id, ""))
+
+    def _send(self, text: str) -> None:
+        # Emptied first: sending may show a stored chat in place of the new one, and the text
+        # must not stay behind as the new chat's draft.
+        self._pane.composer.set_text("")
+        if not self._session.send(text):
+            self._pane.composer.set_text(text)
+
+    def _rename(self, title: str) -> None:
+        conversation = self._session.conversation
+        if conversation is not None:
+            self._session.rename_chat(conversation.id, title)
+
+    def _edit_last(self) -> None:
+        conversation = self._session.conversation
+        path = conversation.path() if conversation else []
+        own = [message for message in path if message.role == "user"]
+        view = self._pane.messages.view_of(own[-1].id) if own else None
+        if isinstance(view, OwnMessageView):
+            view.start_editing()
+
+    def _take_suggestion(self, prompt: str) -> None:
+        self._pane.composer.set_text(prompt)
+        self.focus_composer()

@@ -1,0 +1,1 @@
+"""Small widgets that every part of the window uses. Imports nothing by itself."""

@@ -1,0 +1,93 @@
+"""Menus with our icons and shortcuts, opened where their panel (not their shadow) belongs."""
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QPoint, QRect
+from PySide6.QtGui import QAction, QActionGroup
+from PySide6.QtWidgets import QMenu, QWidget
+
+from ui.controls.buttons import native_keys
+from ui.look.icons import icon
+from ui.look.style import menu_margins
+from ui.look.theme import Theme
+
+MENU_GAP = 4
+
+
+class Menu(QMenu):
+    """A menu that is filled anew each time it opens, so it never shows an old state."""
+
+    def __init__(self, theme: Theme, title: str = "", parent: QWidget | None = None) -> None:
+        super().__init__(title, parent)
+        self._theme = theme
+        self.setAccessibleName(title)
+
+    def add(
+        self,
+        text: str,
+        run: Callable[[], object],
+        *,
+        icon_name: str = "",
+        shortcut: str = "",
+        is_danger: bool = False,
+        is_enabled: bool = True,
+    ) -> QAction:
+        """Add a row.
+
+        Args:
+            text: Label; an ampersand in it is shown as such.
+            run: Called when it is chosen.
+            icon_name: A drawing of `ui.look.icons`, or none.
+            shortcut: Only shown, at the right; the window owns the shortcut itself.
+            is_danger: Deletes something: painted in the danger colour.
+            is_enabled: Whether it can be chosen.
+        """
+        label = text.replace("&", "&&")
+        action = self.addAction(f"{label}\t{native_keys(shortcut)}" if shortcut else label)
+        colors = self._theme.palette
+        if icon_name:
+            action.setIcon(icon(icon_name, colors.danger if is_danger else colors.text_2, 16))
+            action.setIconVisibleInMenu(True)
+        action.setProperty("danger", is_danger)
+        action.setEnabled(is_enabled)
+        action.triggered.connect(lambda _checked=False: run())
+        return action
+
+    def add_choice(
+        self, text: str, run: Callable[[], object], *, is_chosen: bool, group: QActionGroup
+    ) -> QAction:
+        """Add a row of which one in `group` is ticked."""
+        action = self.add(text, run)
+        action.setCheckable(True)
+        action.setChecked(is_chosen)
+        group.addAction(action)
+        return action
+
+    def add_heading(self, text: str) -> None:
+        """Add a row that only tells."""
+        action = self.addAction(text.replace("&", "&&"))
+        action.setProperty("heading", True)
+        action.setEnabled(False)
+
+    def add_menu(self, text: str, *, icon_name: str = "") -> "Menu":
+        """Add a row that opens another menu, and give that menu."""
+        menu = Menu(self._theme, text, self)
+        if icon_name:
+            menu.setIcon(icon(icon_name, self._theme.palette.text_2, 16))
+        self.addMenu(menu)
+        return menu
+
+    def open_below(self, anchor: QWidget, *, align_right: bool = False) -> None:
+        """Open under `anchor`, edges in line, without waiting for a choice."""
+        area = QRect(anchor.mapToGlobal(QPoint(0, 0)), anchor.size())
+        margins = menu_margins()
+        size = self.sizeHint()
+        left = area.left() - margins.left()
+        if align_right:
+            left = area.right() + 1 - size.width() + margins.right()
+        self.popup(QPoint(left, area.bottom() + 1 + MENU_GAP - margins.bottom()))
+
+    def open_at(self, place: QPoint) -> None:
+        """Open with the panel's corner at this point of the screen, without waiting."""
+        margins = menu_margins()
+        self.popup(place - QPoint(margins.left(), margins.bottom()))

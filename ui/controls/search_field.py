@@ -1,0 +1,74 @@
+"""The search row of the sidebar: looks like a row until it is used. GUI thread."""
+
+from PySide6.QtCore import QRect, QRectF, Qt, Signal
+from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QLineEdit, QWidget
+
+from ui.controls.buttons import IconButton, native_keys
+from ui.look.icons import paint_icon
+from ui.look.theme import Theme
+
+_ICON_LEFT = 10
+_TEXT_LEFT = 35
+
+
+class SearchField(QLineEdit):
+    """A field with a magnifier, and its shortcut at the right while empty.
+
+    Signals:
+        left: Escape in the empty field, or Down: the list takes over.
+    """
+
+    left = Signal()
+
+    def __init__(self, theme: Theme, shortcut: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._shortcut = native_keys(shortcut).replace("+", " ")
+        self.setProperty("look", "row")
+        self.setPlaceholderText("Search")
+        self.setAccessibleName("Search chats")
+        self.setToolTip(f"Search titles and messages  ({shortcut})")
+        self._clear_button = IconButton(
+            theme, "circle-x", "Clear the search", icon_size=16, size=26, parent=self
+        )
+        self._clear_button.setCursor(Qt.CursorShape.ArrowCursor)
+        self._clear_button.clicked.connect(self.clear)
+        self._clear_button.hide()
+        self.textChanged.connect(lambda text: self._clear_button.setVisible(bool(text)))
+        theme.changed.connect(self._apply)
+        self._apply()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Qt override: Escape clears, then leaves; Down goes to the list."""
+        if event.key() == Qt.Key.Key_Escape and self.text():
+            self.clear()
+        elif event.key() in (Qt.Key.Key_Escape, Qt.Key.Key_Down):
+            self.left.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Qt override."""
+        super().resizeEvent(event)
+        edge = self._clear_button.width()
+        self._clear_button.move(self.width() - edge - 5, (self.height() - edge) // 2)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Qt override."""
+        super().paintEvent(event)
+        painter = QPainter(self)
+        palette = self._theme.palette
+        place = QRectF(_ICON_LEFT, (self.height() - 18) / 2, 18, 18)
+        paint_icon(painter, "search", palette.text_2, place)
+        if self.text() or self.hasFocus():
+            return
+        painter.setFont(self._theme.font("key"))
+        painter.setPen(QColor(palette.text_2))
+        area = QRect(0, 0, self.width() - 12, self.height())
+        flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(area, flags, self._shortcut)
+
+    def _apply(self) -> None:
+        self.setFont(self._theme.font("ui"))
+        self.setTextMargins(_TEXT_LEFT - 12, 0, 20, 0)

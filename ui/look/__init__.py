@@ -1,0 +1,1 @@
+"""How the window looks: colours, type, icons, painting. Imports nothing by itself."""

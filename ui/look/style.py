@@ -1,0 +1,218 @@
+"""What Qt's own widgets look like: one proxy style over Fusion. GUI thread.
+
+Menus are drawn here, because a style sheet can neither mute nor right-align a shortcut. Keep a
+Python reference to the style while the application lives.
+"""
+
+from PySide6.QtCore import QMargins, QPoint, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetrics, QPainter
+from PySide6.QtWidgets import (
+    QMenu,
+    QProxyStyle,
+    QStyle,
+    QStyleHintReturn,
+    QStyleOption,
+    QStyleOptionMenuItem,
+    QWidget,
+)
+
+from ui.look.compositing import can_blend_windows
+from ui.look.icons import paint_icon
+from ui.look.painting import paint_rounded, paint_shadow, shadow_margins
+from ui.look.theme import Theme
+
+_MENU_SHADOW_LEVEL = 3
+_MENU_PADDING = 6
+_MENU_RADIUS = 10
+_ROW_RADIUS = 6
+_ROW_HEIGHT = 32
+_LINE_HEIGHT = 13
+_ICON_SIZE = 16
+_TOOLTIP_DELAY_MS = 600
+
+
+def menu_margins() -> QMargins:
+    """Space between a menu's window and its panel: room for the shadow, if there can be one."""
+    return shadow_margins(_MENU_SHADOW_LEVEL) if can_blend_windows() else QMargins()
+
+
+class QuireStyle(QProxyStyle):
+    """Fusion, with our menus, no dotted focus frames, and tooltips after 600 ms."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__("Fusion")
+        self._theme = theme
+
+    def polish(self, target: object) -> object:  # type: ignore[override]  # three overloads in Qt
+        """Prepare a widget before it is first shown."""
+        is_tip = isinstance(target, QWidget) and target.inherits("QTipLabel")
+        if (isinstance(target, QMenu) or is_tip) and can_blend_windows():
+            target.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)  # type: ignore[attr-defined]  # a QWidget
+        if isinstance(target, QMenu):
+            target.setWindowFlag(Qt.WindowType.FramelessWindowHint)
+            target.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
+            target.setFont(self._theme.font("label"))
+        return super().polish(target)  # type: ignore[call-overload]  # see above
+
+    def styleHint(
+        self,
+        hint: QStyle.StyleHint,
+        option: QStyleOption | None = None,
+        widget: QWidget | None = None,
+        returnData: QStyleHintReturn | None = None,  # noqa: N803  # Qt's name
+    ) -> int:
+        """Qt override."""
+        if hint == QStyle.StyleHint.SH_ToolTip_WakeUpDelay:
+            return _TOOLTIP_DELAY_MS
+        if hint == QStyle.StyleHint.SH_Menu_Scrollable:
+            return 1
+        return super().styleHint(hint, option, widget, returnData)
+
+    def pixelMetric(
+        self,
+        metric: QStyle.PixelMetric,
+        option: QStyleOption | None = None,
+        widget: QWidget | None = None,
+    ) -> int:
+        """Qt override."""
+        margins = menu_margins()
+        if metric in (
+            QStyle.PixelMetric.PM_MenuPanelWidth,
+            QStyle.PixelMetric.PM_ToolTipLabelFrameWidth,
+        ):
+            return 0
+        if metric == QStyle.PixelMetric.PM_MenuHMargin:
+            return margins.left() + _MENU_PADDING
+        if metric == QStyle.PixelMetric.PM_MenuVMargin:
+            return margins.bottom() + _MENU_PADDING
+        if metric == QStyle.PixelMetric.PM_SubMenuOverlap:
+            return -2 * margins.left()
+        return super().pixelMetric(metric, option, widget)
+
+    def sizeFromContents(
+        self,
+        type: QStyle.ContentsType,
+        option: QStyleOption,
+        size: QSize,
+        widget: QWidget | None = None,
+    ) -> QSize:
+        """Qt override."""
+        if type == QStyle.ContentsType.CT_MenuItem and isinstance(option, QStyleOptionMenuItem):
+            return self._menu_row_size(option)
+        return super().sizeFromContents(type, option, size, widget)  # type: ignore[arg-type]  # may be None in Qt
+
+    def drawPrimitive(
+        self,
+        element: QStyle.PrimitiveElement,
+        option: QStyleOption,
+        painter: QPainter,
+        widget: QWidget | None = None,
+    ) -> None:
+        """Qt override."""
+        if element == QStyle.PrimitiveElement.PE_PanelMenu:
+            self._draw_menu_panel(painter, option.rect)
+            return
+        if element in (
+            QStyle.PrimitiveElement.PE_FrameMenu,
+            QStyle.PrimitiveElement.PE_FrameFocusRect,
+        ):
+            return
+        super().drawPrimitive(element, option, painter, widget)
+
+    def drawControl(
+        self,
+        element: QStyle.ControlElement,
+        option: QStyleOption,
+        painter: QPainter,
+        widget: QWidget | None = None,
+    ) -> None:
+        """Qt override."""
+        if element == QStyle.ControlElement.CE_MenuEmptyArea:
+            return
+        if element == QStyle.ControlElement.CE_MenuItem and isinstance(
+            option, QStyleOptionMenuItem
+        ):
+            action = widget.actionAt(option.rect.center()) if isinstance(widget, QMenu) else None
+            if action is not None and action.property("heading"):
+                self._draw_menu_heading(painter, option)
+            else:
+                is_danger = action is not None and bool(action.property("danger"))
+                self._draw_menu_row(painter, option, is_danger=is_danger)
+            return
+        super().drawControl(element, option, painter, widget)
+
+    def _menu_row_size(self, option: QStyleOptionMenuItem) -> QSize:
+        if option.menuItemType == QStyleOptionMenuItem.MenuItemType.Separator:
+            return QSize(10, _LINE_HEIGHT)
+        metrics = QFontMetrics(self._theme.font("label"))
+        text, _, shortcut = option.text.partition("\t")
+        width = 10 + _ICON_SIZE + 10 + metrics.horizontalAdvance(text.replace("&", "")) + 24
+        if shortcut:
+            width += metrics.horizontalAdvance(shortcut) + 12
+        return QSize(max(width, 188), self._theme.px(_ROW_HEIGHT))
+
+    def _draw_menu_panel(self, painter: QPainter, rect: QRect) -> None:
+        palette = self._theme.palette
+        margins = menu_margins()
+        # The margins of a menu are equal above and below, those of a shadow are not.
+        panel = rect.adjusted(margins.left(), margins.bottom(), -margins.right(), -margins.bottom())
+        if not can_blend_windows():
+            painter.fillRect(panel, QColor(palette.border_2))
+            painter.fillRect(panel.adjusted(1, 1, -1, -1), QColor(palette.raised))
+            return
+        paint_shadow(painter, panel, _MENU_RADIUS, _MENU_SHADOW_LEVEL, palette)
+        paint_rounded(
+            painter, QRectF(panel), _MENU_RADIUS, fill=palette.raised, outline=palette.border_2
+        )
+
+    def _draw_menu_row(
+        self, painter: QPainter, option: QStyleOptionMenuItem, *, is_danger: bool
+    ) -> None:
+        palette = self._theme.palette
+        rect = QRect(option.rect)
+        if option.menuItemType == QStyleOptionMenuItem.MenuItemType.Separator:
+            middle = rect.center().y()
+            painter.fillRect(rect.left() + 8, middle, rect.width() - 16, 1, QColor(palette.border))
+            return
+        state = option.state
+        is_enabled = bool(state & QStyle.StateFlag.State_Enabled)
+        if is_enabled and state & QStyle.StateFlag.State_Selected:
+            paint_rounded(painter, QRectF(rect), _ROW_RADIUS, fill=palette.hover)
+        color = self._row_color(is_enabled=is_enabled, is_danger=is_danger)
+        self._draw_row_icon(painter, option, rect)
+        painter.setFont(self._theme.font("label"))
+        text, _, shortcut = option.text.partition("\t")
+        text_rect = rect.adjusted(10 + _ICON_SIZE + 10, 0, -10, 0)
+        painter.setPen(QColor(color))
+        flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(text_rect, flags | Qt.TextFlag.TextHideMnemonic, text)
+        if option.menuItemType == QStyleOptionMenuItem.MenuItemType.SubMenu:
+            place = QRectF(rect.right() - 10 - 14, rect.center().y() - 7, 14, 14)
+            paint_icon(painter, "chevron-right", palette.text_3, place)
+        elif shortcut:
+            painter.setPen(QColor(palette.text_3 if is_enabled else palette.disabled))
+            painter.drawText(
+                text_rect, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, shortcut
+            )
+
+    def _draw_menu_heading(self, painter: QPainter, option: QStyleOptionMenuItem) -> None:
+        painter.setFont(self._theme.font("group"))
+        painter.setPen(self._theme.color("text_3"))
+        place = option.rect.adjusted(10, 0, -10, 0)
+        flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(place, flags | Qt.TextFlag.TextHideMnemonic, option.text)
+
+    def _row_color(self, *, is_enabled: bool, is_danger: bool) -> str:
+        if not is_enabled:
+            return self._theme.palette.disabled
+        return self._theme.palette.danger if is_danger else self._theme.palette.text
+
+    def _draw_row_icon(self, painter: QPainter, option: QStyleOptionMenuItem, rect: QRect) -> None:
+        place = QPoint(rect.left() + 10, rect.center().y() - _ICON_SIZE // 2 + 1)
+        if option.checkType != QStyleOptionMenuItem.CheckType.NotCheckable and option.checked:
+            corner = QRectF(place.x(), place.y(), _ICON_SIZE, _ICON_SIZE)
+            paint_icon(painter, "check", self._theme.palette.accent_text, corner)
+            return
+        if not option.icon.isNull():
+            ratio = float(painter.device().devicePixelRatioF())
+            painter.drawPixmap(place, option.icon.pixmap(QSize(_ICON_SIZE, _ICON_SIZE), ratio))

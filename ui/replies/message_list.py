@@ -1,0 +1,265 @@
+"""The chat: all messages of the visible path in one scrolling column. GUI thread."""
+
+from collections.abc import Mapping, Sequence
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QKeySequence, QMouseEvent
+from PySide6.QtWidgets import QWidget
+
+from app.conversation import Message, MessageId
+from ui.controls.menus import Menu
+from ui.look.theme import Theme
+from ui.replies.message_view import MessageView, OwnMessageView
+from ui.replies.reply_buttons import copy_to_clipboard
+from ui.replies.reply_column import MessageColumn
+from ui.replies.reply_highlight import warm_up
+from ui.replies.reply_leaf import Leaf
+from ui.replies.reply_selection import TextSelection
+from ui.replies.reply_view import ReplyView
+
+_DRAG_MS = 30
+_WARM_UP_MS = 1500
+
+
+class MessageList(MessageColumn):
+    """All messages of the visible path.
+
+    Signals:
+        regenerate_requested: Id of a reply of which another version is wanted.
+        edit_requested: Id of an own message, and its new text.
+        version_requested: Id of the version to show.
+        link_activated: Address of a link; nothing is opened here.
+        action_requested: Name of an action of an error card, and the message's id.
+    """
+
+    regenerate_requested = Signal(int)
+    edit_requested = Signal(int, str)
+    version_requested = Signal(int)
+    link_activated = Signal(str)
+    action_requested = Signal(str, int)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(theme, parent)
+        self._versions: dict[MessageId, list[MessageId]] = {}
+        self._selection = TextSelection(self._all_leaves)
+        self._drag: QPoint | None = None
+        self._drag_timer = QTimer(self)
+        self._drag_timer.setInterval(_DRAG_MS)
+        self._drag_timer.timeout.connect(self._drag_on)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName("Chat")
+        QTimer.singleShot(_WARM_UP_MS, self, warm_up)
+
+    # ------------------------------------------------------------ content
+
+    def show_path(
+        self, messages: Sequence[Message], versions: Mapping[MessageId, Sequence[MessageId]]
+    ) -> None:
+        """Show these messages, oldest first; views of messages that stay are kept."""
+        is_same_chat = (
+            bool(self._messages)
+            and bool(messages)
+            and (self._messages[0].conversation_id == messages[0].conversation_id)
+        )
+        kept = {message.id for message in messages}
+        for message_id in [known for known in self._views if known not in kept]:
+            self._drop_view(message_id)
+        self._messages = list(messages)
+        self._versions = {key: list(ids) for key, ids in versions.items()}
+        self._busy = {message.id for message in messages if message.id not in self._views}
+        for message in messages:
+            view = self._views.get(message.id)
+            if view is not None:
+                view.show_message(message, self._versions_of(message))
+                self._busy.add(message.id)
+        if not is_same_chat:
+            self._follows_end = True
+        self._selection.clear()
+        self._pacer.flush()
+
+    def begin_reply(self, message: Message) -> None:
+        """A reply starts: it follows the last message, and the view goes to the end."""
+        self._follows_end = True
+        self.update_message(message, self._versions_of(message))
+
+    def append_text(self, message_id: MessageId, text: str) -> None:
+        """Text came for a reply; it is shown with the next frame."""
+        view = self._views.get(message_id)
+        if isinstance(view, ReplyView):
+            view.append_text(text)
+
+    def set_prefill(self, message_id: MessageId, done_tokens: int, total_tokens: int) -> None:
+        """So much of the prompt is read."""
+        view = self._views.get(message_id)
+        if isinstance(view, ReplyView):
+            view.set_prefill(done_tokens, total_tokens)
+
+    def update_message(self, message: Message, versions: Sequence[MessageId]) -> None:
+        """A message has a new state, or is new: then it follows the last one."""
+        self._versions[message.id] = list(versions)
+        for index, known in enumerate(self._messages):
+            if known.id == message.id:
+                self._messages[index] = message
+                break
+        else:
+            self._messages.append(message)
+            self._make_view(message)
+        view = self._views.get(message.id)
+        if view is not None:
+            view.show_message(message, versions)
+        self._busy.add(message.id)
+        self._pacer.request()
+
+    def view_of(self, message_id: MessageId) -> MessageView | None:
+        """The view of a message, once it is made."""
+        return self._views.get(message_id)
+
+    def _versions_of(self, message: Message) -> list[MessageId]:
+        return self._versions.get(message.id, [message.id])
+
+    # ------------------------------------------------------------ views
+
+    def _make_view(self, message: Message) -> MessageView:
+        versions = self._versions_of(message)
+        message_id = message.id
+        view: MessageView
+        if message.role == "assistant":
+            reply = ReplyView(message, versions, self._theme, self._canvas)
+            reply.again_requested.connect(lambda: self.regenerate_requested.emit(message_id))
+            reply.more_requested.connect(lambda: self._open_more(reply))
+            reply.action_requested.connect(
+                lambda name: self.action_requested.emit(name, message_id)
+            )
+            view = reply
+        else:
+            own = OwnMessageView(message, versions, self._theme, self._canvas)
+            own.edit_requested.connect(lambda text: self.edit_requested.emit(message_id, text))
+            view = own
+        view.link_activated.connect(self.link_activated)
+        view.version_requested.connect(self.version_requested)
+        view.height_changed.connect(lambda: self._mark_stale(message_id))
+        view.work_added.connect(lambda: self._mark_busy(message_id))
+        view.selection_lost.connect(self._selection.clear)
+        self._views[message_id] = view
+        self._mark_busy(message_id)
+        self._mark_stale(message_id)
+        return view
+
+    def _drop_view(self, message_id: MessageId) -> None:
+        self._selection.clear()
+        view = self._views.pop(message_id)
+        for known in (self._busy, self._stale, self._unstyled):
+            known.discard(message_id)
+        self._heights.pop(message_id, None)
+        view.hide()
+        view.deleteLater()
+
+    # ------------------------------------------------------------ selection and keys
+
+    def _all_leaves(self) -> list[Leaf]:
+        found: list[Leaf] = []
+        for message in self._messages:
+            view = self._views.get(message.id)
+            if view is not None:
+                found += view.leaves()
+        return found
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """Qt override: presses in blocks come here too, because no block takes them."""
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._selection.begin(event.globalPosition().toPoint())
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        """Qt override: the word under the pointer."""
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._selection.select_word(event.globalPosition().toPoint())
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        """Qt override."""
+        if event.buttons() & Qt.MouseButton.LeftButton:
+            self._drag = event.globalPosition().toPoint()
+            self._selection.extend(self._drag)
+            self._drag_timer.start()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        """Qt override."""
+        self._drag = None
+        self._drag_timer.stop()
+
+    def _drag_on(self) -> None:
+        """While a selection is dragged beyond the edge, the chat scrolls along."""
+        if self._drag is None:
+            return
+        y = self.mapFromGlobal(self._drag).y()
+        beyond = min(y, 0) + max(y - self.height(), 0)
+        if beyond:
+            bar = self.verticalScrollBar()
+            bar.setValue(bar.value() + beyond)
+            self._selection.extend(self._drag)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Qt override: copy, select all, Home and End, and Ctrl+Up/Down from message to message."""
+        if event.matches(QKeySequence.StandardKey.Copy):
+            self.copy_selection()
+        elif event.matches(QKeySequence.StandardKey.SelectAll):
+            self._selection.select_all()
+        elif event.key() == Qt.Key.Key_End:
+            self.go_to_end()
+        elif event.key() == Qt.Key.Key_Home:
+            self.verticalScrollBar().setValue(0)
+        elif event.modifiers() & Qt.KeyboardModifier.ControlModifier and event.key() in (
+            Qt.Key.Key_Up,
+            Qt.Key.Key_Down,
+        ):
+            self._focus_message(-1 if event.key() == Qt.Key.Key_Up else 1)
+        else:
+            super().keyPressEvent(event)
+
+    def copy_selection(self) -> None:
+        """Put the selected text on the clipboard, if there is any."""
+        if not self._selection.is_empty:
+            copy_to_clipboard(self._selection.text())
+
+    def _focus_message(self, step: int) -> None:
+        ids = [message.id for message in self._messages if message.id in self._views]
+        if not ids:
+            return
+        focused = next((i for i, key in enumerate(ids) if self._views[key].has_focus_inside), None)
+        index = len(ids) - 1 if focused is None else min(max(focused + step, 0), len(ids) - 1)
+        view = self._views[ids[index]]
+        view.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.ensureVisible(view.x() + view.width() // 2, view.y(), 0, 14)
+
+    # ------------------------------------------------------------ menus
+
+    def _open_more(self, reply: ReplyView) -> None:
+        menu = Menu(self._theme, "Reply", self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu.add("Copy as Markdown", lambda: copy_to_clipboard(reply.text), icon_name="copy")
+        menu.add("Copy as plain text", lambda: copy_to_clipboard(reply.plain_text()))
+        menu.add(
+            "Reply again",
+            lambda: self.regenerate_requested.emit(reply.message.id),
+            icon_name="refresh-cw",
+        )
+        menu.open_below(reply.more_button)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Qt override: copy what is selected, or the message under the pointer."""
+        place = event.globalPos()
+        menu = Menu(self._theme, "Message", self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        has_selection = not self._selection.is_empty
+        menu.add("Copy", self.copy_selection, icon_name="copy", is_enabled=has_selection)
+        view = self._view_at(self._canvas.mapFromGlobal(place).y())
+        if view is not None:
+            content = view.message.content
+            menu.add("Copy message", lambda: copy_to_clipboard(content))
+        menu.add("Select all", self._selection.select_all)
+        menu.open_at(place)
+
+    def _view_at(self, y: int) -> MessageView | None:
+        for view in self._views.values():
+            if view.y() <= y < view.y() + view.height():
+                return view
+        return None

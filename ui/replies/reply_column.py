@@ -1,0 +1,236 @@
+"""A scrolling column of messages: who gets time, where each one stands, what stays in view.
+
+GUI thread. Views are made, filled and laid out in slices of a few milliseconds: first those on
+screen, then the others from the end upwards. Until a view is ready, an estimate of its height holds
+its place.
+"""
+
+import time
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+
+from app.conversation import Message, MessageId
+from ui.look.fade_edge import FADE_HEIGHT, FadeEdge
+from ui.look.theme import Theme
+from ui.replies.message_view import MessageView
+from ui.replies.reply_buttons import ToEndButton
+from ui.replies.reply_footer import BLEED
+from ui.replies.smooth_stream import FramePacer
+
+COLUMN_WIDTH = 680
+MARGIN, NARROW_MARGIN = 28, 16
+NARROW_BELOW = 640
+SLICE_S = 0.002
+_TOP, _BOTTOM = 14, 14
+_REPLY_GAP, _QUESTION_GAP = 14, 20
+_AT_END = 4
+_CHARS_PER_LINE = 85
+_LEAST_COLUMN = 120
+
+
+class MessageColumn(QScrollArea):
+    """Places views; which ones there are is its subclass's business.
+
+    Signals:
+        scrolled: Whether something lies above the visible part.
+    """
+
+    scrolled = Signal(bool)
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._messages: list[Message] = []
+        self._views: dict[MessageId, MessageView] = {}
+        self._heights: dict[MessageId, int] = {}
+        self._tops: dict[MessageId, int] = {}
+        self._busy: set[MessageId] = set()  # views with work left, and messages without a view
+        self._stale: set[MessageId] = set()  # views to lay out again
+        self._unstyled: set[MessageId] = set()  # stale ones that also have old colours or sizes
+        self._column = COLUMN_WIDTH
+        self._follows_end = True
+        self._is_placing = False
+        self._canvas = QWidget()
+        self._canvas.setAccessibleName("Messages")
+        self.setWidget(self._canvas)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.viewport().setAutoFillBackground(False)
+        self._canvas.setAutoFillBackground(False)
+        self._fade = FadeEdge(theme, "surface", fades_down=True, parent=self)
+        self._fade.hide()
+        self._to_end = ToEndButton(theme, self)
+        self._to_end.clicked.connect(self.go_to_end)
+        self._to_end.hide()
+        self._pacer = FramePacer(self._work, self)
+        self.verticalScrollBar().valueChanged.connect(self._scrolled_to)
+        self.verticalScrollBar().setSingleStep(40)
+        theme.changed.connect(self._restyle)
+
+    def _make_view(self, message: Message) -> MessageView:
+        """Make the view of a message, a child of the canvas, and register it."""
+        raise NotImplementedError
+
+    def go_to_end(self) -> None:
+        """Show the newest text and follow it."""
+        self._follows_end = True
+        self._scroll_to(self.verticalScrollBar().maximum())
+
+    @property
+    def follows_end(self) -> bool:
+        """Whether new text keeps the view at the end."""
+        return self._follows_end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every message has its view and nothing is left to do."""
+        return not self._busy and not self._stale
+
+    def _mark_stale(self, message_id: MessageId) -> None:
+        self._stale.add(message_id)
+        if not self._is_placing:
+            self._pacer.request()
+
+    def _mark_busy(self, message_id: MessageId) -> None:
+        self._busy.add(message_id)
+        self._pacer.request()
+
+    # ------------------------------------------------------------ work in slices
+
+    def _work(self) -> None:
+        """One frame: a slice of work, then one layout."""
+        deadline = time.perf_counter() + SLICE_S
+        for message in self._by_urgency():
+            if self._advance(message, deadline):
+                self._busy.discard(message.id)
+            if time.perf_counter() > deadline:
+                break
+        self._place(deadline)
+        if self._busy or self._stale:
+            self._pacer.request()
+
+    def _advance(self, message: Message, deadline: float) -> bool:
+        view = self._views.get(message.id) or self._make_view(message)
+        return view.advance(deadline)
+
+    def _by_urgency(self) -> list[Message]:
+        """Messages with work left: those on screen, then the others from the end."""
+        waiting = [message for message in reversed(self._messages) if message.id in self._busy]
+        return sorted(waiting, key=lambda message: not self._is_on_screen(message.id))
+
+    def _is_on_screen(self, message_id: MessageId) -> bool:
+        top = self._tops.get(message_id)
+        if top is None:
+            return self._follows_end and message_id == self._messages[-1].id
+        start = self.verticalScrollBar().value()
+        bottom = top + self._heights.get(message_id, 0)
+        return bottom >= start and top <= start + self.viewport().height()
+
+    # ------------------------------------------------------------ layout
+
+    def _place(self, deadline: float) -> None:
+        """Give every view its place; what is on screen stays where it is."""
+        self._is_placing = True
+        anchor, offset = self._anchor()
+        self._lay_out_stale(deadline)
+        y = _TOP
+        left = (self.width() - self._column) // 2 - BLEED
+        for index, message in enumerate(self._messages):
+            if index:
+                y += _REPLY_GAP if message.role == "assistant" else _QUESTION_GAP
+            self._tops[message.id] = y
+            height = self._heights.get(message.id) or self._estimate(message)
+            view = self._views.get(message.id)
+            if view is not None:
+                view.setGeometry(left, y, self._column + 2 * BLEED, height)
+                if view.isHidden() and message.id in self._heights:
+                    view.show()
+            y += height
+        self._canvas.resize(self.viewport().width(), y + _BOTTOM)
+        self._restore(anchor, offset)
+        self._is_placing = False
+        self._show_edges()
+
+    def _lay_out_stale(self, deadline: float) -> None:
+        order = [m.id for m in reversed(self._messages) if m.id in self._stale]
+        order.sort(key=lambda message_id: not self._is_on_screen(message_id))
+        for message_id in order:
+            self._stale.discard(message_id)
+            view = self._views.get(message_id)
+            if view is None:
+                continue
+            if message_id in self._unstyled:
+                self._unstyled.discard(message_id)
+                view.restyle()
+            self._heights[message_id] = view.layout_to(self._column)
+            if time.perf_counter() > deadline:
+                break
+
+    def _estimate(self, message: Message) -> int:
+        """A height for a message without a view, so that the scroll bar is about right."""
+        lines = len(message.content) // _CHARS_PER_LINE + 1
+        return lines * self._theme.line_height("body") + 40
+
+    def _anchor(self) -> tuple[MessageId | None, int]:
+        """The topmost message on screen and where it stands."""
+        if self._follows_end:
+            return None, 0
+        value = self.verticalScrollBar().value()
+        for message in self._messages:
+            top = self._tops.get(message.id)
+            if top is not None and top + self._heights.get(message.id, 0) > value:
+                return message.id, value - top
+        return None, 0
+
+    def _restore(self, anchor: MessageId | None, offset: int) -> None:
+        if self._follows_end:
+            self._scroll_to(self.verticalScrollBar().maximum())
+        elif anchor is not None and anchor in self._tops:
+            self._scroll_to(self._tops[anchor] + offset)
+
+    def _scroll_to(self, value: int) -> None:
+        was_placing, self._is_placing = self._is_placing, True
+        self.verticalScrollBar().setValue(value)
+        self._is_placing = was_placing
+        self._show_edges()
+
+    def _scrolled_to(self, value: int) -> None:
+        if not self._is_placing:
+            self._follows_end = value >= self.verticalScrollBar().maximum() - _AT_END
+            if self._busy or self._stale:
+                self._pacer.request()
+        self._show_edges()
+
+    def _show_edges(self) -> None:
+        bar = self.verticalScrollBar()
+        is_scrolled = bar.value() > 0
+        if is_scrolled == self._fade.isHidden():
+            self._fade.setVisible(is_scrolled)
+            self.scrolled.emit(is_scrolled)
+        is_away = not self._follows_end and bar.maximum() - bar.value() > _AT_END
+        self._to_end.setVisible(is_away)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Qt override."""
+        super().resizeEvent(event)
+        margin = NARROW_MARGIN if self.width() < NARROW_BELOW else MARGIN
+        column = max(min(COLUMN_WIDTH, self.width() - 2 * margin), _LEAST_COLUMN)
+        if column != self._column:
+            self._column = column
+            self._stale |= set(self._views)
+        self._fade.setGeometry(0, 0, self.viewport().width(), FADE_HEIGHT)
+        x = (self.width() - self._to_end.width()) // 2
+        self._to_end.move(x, self.height() - self._to_end.height() + self._to_end.reach - 12)
+        self._pacer.flush()
+
+    def _restyle(self) -> None:
+        self._unstyled |= set(self._views)
+        self._stale |= self._unstyled
+        self.viewport().update()
+        self._pacer.flush()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Qt override: the chat's own background, whatever lies behind."""
+        QPainter(self.viewport()).fillRect(event.rect(), self._theme.color("surface"))

@@ -1,0 +1,1 @@
+"""The list of chats. Imports nothing by itself."""

@@ -1,0 +1,87 @@
+"""Between the session and the list of chats. GUI thread."""
+
+from datetime import date
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.chat_session import ChatSession
+from app.conversation import ConversationId
+from app.session_changes import (
+    ConversationsChanged,
+    ConversationShown,
+    MessageChanged,
+    ReplyStarted,
+    SessionChange,
+)
+from ui.controls.toast import Toast
+from ui.sidebar.sidebar import Sidebar
+
+SEARCH_DELAY_MS = 120
+
+
+class SidebarController(QObject):
+    """Lists, finds, opens, renames and deletes chats."""
+
+    def __init__(
+        self, session: ChatSession, sidebar: Sidebar, toast: Toast, parent: QObject
+    ) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._sidebar = sidebar
+        self._toast = toast
+        self._search = QTimer(self)
+        self._search.setSingleShot(True)
+        self._search.setInterval(SEARCH_DELAY_MS)
+        self._search.timeout.connect(self._list)
+        sidebar.search_changed.connect(lambda _text: self._search.start())
+        sidebar.chat_chosen.connect(lambda key: session.open_chat(ConversationId(key)))
+        sidebar.rename_requested.connect(
+            lambda key, title: session.rename_chat(ConversationId(key), title)
+        )
+        sidebar.delete_requested.connect(self.delete)
+        session.subscribe(self._follow)
+        self._list()
+
+    def delete(self, chat_id: str) -> None:
+        """Delete a chat, and offer to bring it back."""
+        self._session.delete_chat(ConversationId(chat_id))
+        self._toast.show_text(
+            "Chat deleted",
+            icon_name="trash-2",
+            icon_role="text_2",
+            action="Undo",
+            run=self._session.undo_delete,
+        )
+
+    def _follow(self, change: SessionChange) -> None:
+        match change:
+            case ConversationsChanged():
+                self._list()
+            case ConversationShown():
+                self._mark()
+            case ReplyStarted(message):
+                self._sidebar.chat_list.set_replying(message.conversation_id)
+            case MessageChanged():
+                self._mark_replying()
+            case _:
+                pass
+
+    def _list(self) -> None:
+        words = self._sidebar.search_field.text().strip()
+        if words:
+            self._sidebar.show_hits(self._session.search(words))
+        else:
+            self._sidebar.show_chats(self._session.conversations(), date.today())
+        self._mark()
+
+    def _mark(self) -> None:
+        conversation = self._session.conversation
+        self._sidebar.chat_list.set_open(conversation.id if conversation else None)
+        self._mark_replying()
+
+    def _mark_replying(self) -> None:
+        conversation = self._session.conversation
+        is_replying = self._session.is_replying and conversation is not None
+        self._sidebar.chat_list.set_replying(
+            conversation.id if conversation and is_replying else None
+        )
