@@ -36,6 +36,9 @@ _OFFLINE = {
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line asks; returns the exit code. Never raises for bad input."""
     os.environ.update(_OFFLINE)
+    # torch's threads sleep while they wait for each other. Spinning, they take the processor from the
+    # window and from those they wait for: beside other programs a token took four times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         if arguments[:1] == ["ask"]:
             return ask(arguments[1:])
