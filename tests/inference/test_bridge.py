@@ -216,3 +216,17 @@ def test_another_model_in_the_process_keeps_its_own_attention() -> None:
     assert isinstance(theirs.config, LlamaConfig)
     with torch.inference_mode():
         assert theirs(torch.tensor([PROMPT])).logits.shape == (1, len(PROMPT), VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3"])
+def test_half_precision_model_is_as_near_to_the_truth_as_its_own_code(
+    family: str, kv_dtype: torch.dtype
+) -> None:
+    truth = eager_logits(make_module(family), PROMPT)
+    module = make_module(family, dtype=torch.bfloat16)
+    own_error = (eager_logits(module, PROMPT) - truth).abs().mean()
+    runner = make_runner(module, block_size=P, kv_dtype=kv_dtype)
+    for chunk_tokens in (1, P + 1):
+        logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=chunk_tokens)
+        assert (logits - last_rows(truth, chunk_tokens)).abs().mean() < 1.5 * own_error
