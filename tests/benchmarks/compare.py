@@ -2,7 +2,8 @@
 
 All contenders take turns in one process, with the same threads and the same prompts, each prompt
 new to all of them. Rates are medians over the rounds; a ratio is the median of the rounds' ratios,
-so that a slow moment of the machine, which hits all, does not count.
+so that a slow moment of the machine, which hits all, does not count. With OMP_WAIT_POLICY=PASSIVE in
+the environment, as the program sets it, waiting threads sleep: beside other work all are faster so.
 
     prefill N       N prompt tokens until the first token is chosen
     decode at D     64 tokens after the first one, with D tokens before them
@@ -246,6 +247,7 @@ def main() -> None:
         "quantization": info.quantization,
         "dtype": dtype,
         "threads": threads,
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "rounds": arguments.rounds,
         "backend": info.backend,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=find_starter_model())
     parser.add_argument("--seconds", type=float, default=30)
     arguments = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as app/__main__.py does
     if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     with tempfile.TemporaryDirectory() as folder:
