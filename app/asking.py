@@ -32,6 +32,7 @@ from app.live_reply import LiveReply
 from app.logs import end_log, start_log
 from app.messages import ReplyEnded, ReplyId, ReplyProgressed
 from app.paths import Paths
+from app.preload import import_engine
 from app.prompting import engine_messages, model_key
 from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
@@ -66,9 +67,7 @@ class AskedEngine(Protocol):
 
 def open_engine(path: str, config: EngineConfig) -> AskedEngine:
     """Open a model with the real engine."""
-    from inference.engine import Engine  # heavy: torch
-
-    return Engine.load(path, config)
+    return import_engine().load(path, config)
 
 
 def answer(

@@ -1,9 +1,10 @@
-"""Loads torch's big libraries without stopping the window. Engine thread.
+"""Imports the engine, and with it torch and transformers, without stopping the window. Any thread.
 
 `import torch` makes the dynamic linker work for some hundred milliseconds, and CPython holds its
 global lock meanwhile, so the GUI thread stands still. A call through ctypes gives the lock back:
 so the linker is called that way first, and the import finds the libraries loaded. Windows needs
-nothing, since torch itself loads its libraries through ctypes there.
+nothing, since torch itself loads its libraries through ctypes there. What the imports then make, 300,000
+objects for good, is kept from the garbage collector, whose searches would stop all threads.
 """
 
 import ctypes
@@ -12,11 +13,25 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inference.model.first_import import quick_first_import
+
+if TYPE_CHECKING:
+    from inference.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 # In the order of their dependence. The first makes what it needs visible to all, as torch does.
 _LIBRARIES = ("torch_global_deps", "c10", "torch_cpu", "torch_cuda", "torch", "torch_python")
+
+
+def import_engine() -> "type[Engine]":
+    """Give the engine's class; only the first call takes long."""
+    preload_torch()
+    with quick_first_import():
+        from inference.engine import Engine  # heavy: torch and transformers
+    return Engine
 
 
 def preload_torch() -> int:

@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, QThread, Signal
 
 from app.engine_loop import EngineFactory, EngineLike, EngineLoop
 from app.messages import Command, Shutdown
-from app.preload import preload_torch
+from app.preload import import_engine
 from inference.config import EngineConfig
 from inference.request import LoadProgress
 
@@ -60,7 +60,4 @@ def open_engine(
     path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
 ) -> EngineLike:
     """Open a model with the real engine."""
-    preload_torch()  # so that the import does not stop the window
-    from inference.engine import Engine  # heavy: torch
-
-    return Engine.load(path, config, on_progress=on_progress)
+    return import_engine().load(path, config, on_progress=on_progress)

@@ -47,3 +47,17 @@ def test_library_that_cannot_be_loaded_is_left_out(
     ending = ".dylib" if sys.platform == "darwin" else ".so"
     (tmp_path / f"libbroken{ending}").write_bytes(b"no library")
     assert preload_libraries(tmp_path, ("broken", "missing")) == 0
+
+
+def test_import_of_the_engine_hides_its_objects_from_the_garbage_collector() -> None:
+    code = (
+        "import gc\n"
+        "from app.preload import import_engine\n"
+        "engine = import_engine()\n"
+        "print(engine.__name__, gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
+        "print(len(gc.get_objects()) < 50_000)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["Engine", "True", "True", "True"]
