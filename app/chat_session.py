@@ -110,7 +110,7 @@ class ChatSession:
         """The chat that is shown, with all text that has come; None is a new, empty one."""
         if self._conversation is not None:
             for live in self._desk.replies_of(self._conversation.id):
-                if live.has_growth:
+                if self._conversation.messages.get(live.message_id) is not live.message:
                     self._conversation = self._conversation.with_message(live.message)
         return self._conversation
 
@@ -170,10 +170,14 @@ class ChatSession:
             self._conversation = replace(self._conversation, title=title)
         self._announcer.notify(ConversationsChanged())
 
-    def delete_chat(self, conversation_id: ConversationId) -> None:
-        """Take a chat off the list and end its replies; `undo_delete` brings it back."""
+    def delete_chat(self, conversation_id: ConversationId) -> bool:
+        """Take a chat off the list and end its replies; `undo_delete` brings it back.
+
+        Returns:
+            Whether it is off the list; if not, the listeners were told why.
+        """
         if not self._announcer.done(lambda: self._store.delete(conversation_id)):
-            return
+            return False
         self._deleted = conversation_id
         self._deleted_was_shown = (
             self._conversation is not None and self._conversation.id == conversation_id
@@ -183,6 +187,7 @@ class ChatSession:
         for live in self._desk.replies_of(conversation_id):
             self._desk.abandon(live)
         self._announcer.notify(ConversationsChanged())
+        return True
 
     def undo_delete(self) -> None:
         """Bring the last deleted chat back; show it if it was shown then."""

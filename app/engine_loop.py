@@ -15,7 +15,7 @@ from typing import Protocol
 
 import psutil
 
-from app.failures import BUG, failure_from
+from app.failures import BUG, NO_MODEL, failure_from
 from app.messages import (
     Command,
     Event,
@@ -48,8 +48,6 @@ from inference.request import (
 logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 0.25
-
-NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
 
 
 class EngineLike(Protocol):
@@ -110,6 +108,7 @@ class EngineLoop:
         self._path = ""
         self._replies: dict[RequestId, ReplyId] = {}
         self._metrics: dict[ReplyId, RequestMetrics] = {}
+        self._asked: ReplyId | None = None  # on its way into the engine
         self._next_stats_at = 0.0
         self._was_working = False
         self._is_over = False
@@ -210,6 +209,9 @@ class EngineLoop:
         engine.close()
 
     def _fail_all(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._emit(ReplyEnded(asked, "error", RequestMetrics(), BUG))
         for request_id in list(self._replies):
             self._end(request_id, "error", BUG)
         engine, self._engine = self._engine, None
@@ -234,10 +236,12 @@ class EngineLoop:
             params=command.params,
             plain_text=command.as_plain_text,
         )
+        self._asked = command.reply_id
         try:
             self._replies[engine.add_request(request)] = command.reply_id
         except EngineError as error:
             self._emit(ReplyEnded(command.reply_id, "error", RequestMetrics(), failure_from(error)))
+        self._asked = None
 
     def _stop(self, reply_id: ReplyId) -> None:
         for request_id, known in list(self._replies.items()):

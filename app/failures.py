@@ -15,6 +15,7 @@ BUG = Failure(
     "Something went wrong inside Quire.",
     "Open the model again; the log says more.",
 )
+NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
 
 
 def failure_from(error: EngineError) -> Failure:

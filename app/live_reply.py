@@ -28,7 +28,6 @@ class LiveReply:
         as_plain_text: Made without a chat template, because the person chose so.
         key: The model that makes it; None while it waits for one.
         metrics: What the engine said last.
-        has_growth: Whether something came since `message` was last asked for.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class LiveReply:
         self.settings = settings
         self.as_plain_text = as_plain_text
         self.key: str | None = None
-        self.has_growth = False
+        self._has_growth = False
         self._message = message
         self._text = ""
         self._new_texts: list[str] = []
@@ -57,7 +56,7 @@ class LiveReply:
     @property
     def message(self) -> Message:
         """The message as it stands now; a new value only when something came since last time."""
-        if self.has_growth:
+        if self._has_growth:
             self._text += "".join(self._new_texts)
             self._new_texts.clear()
             self._message = replace(
@@ -65,14 +64,14 @@ class LiveReply:
                 content=self._text,
                 metrics=self.metrics,
             )
-            self.has_growth = False
+            self._has_growth = False
         return self._message
 
     def grow(self, event: ReplyProgressed, now: float) -> None:
         """Take what one step brought; `now` in seconds."""
         self.metrics = event.metrics
         self._new_texts.append(event.text)
-        self.has_growth = True
+        self._has_growth = True
         if event.text and self._unsaved_since is None:
             self._unsaved_since = now
 

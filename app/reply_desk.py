@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from app.announcer import Announcer
 from app.conversation import Conversation, ConversationId, Message, MessageId
+from app.failures import NO_MODEL
 from app.live_reply import LiveReply
 from app.messages import (
     Command,
@@ -39,8 +40,6 @@ from app.settings import MAX_RECENT_MODELS, SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig
 from inference.metrics import ModelInfo
-
-NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
 
 
 class ReplyDesk:

@@ -327,6 +327,7 @@ def test_reply_is_saved_each_second_while_it_streams(ready: Bench) -> None:
     ready.now = 101.0
     ready.says("three ")
     assert (ready.stored(2).content, ready.stored(2).status) == ("one two three ", "streaming")
+    assert ready.texts == ["a", "one two three "]
     ready.now = 101.5
     ready.says("four ")
     ready.now = 102.4
@@ -785,7 +786,7 @@ def test_actions_on_a_store_that_refuses_change_nothing(ready: Bench) -> None:
     chat = ready.chat
     ready.store._connection.execute("PRAGMA query_only = ON")
     ready.session.rename_chat(chat.id, "New")
-    ready.session.delete_chat(chat.id)
+    assert not ready.session.delete_chat(chat.id)
     ready.session.set_chat_settings(ChatSettings("S"))
     ready.session.show_version(MessageId(2))
     assert [type(change) for change in ready.take()] == [StorageFailed] * 4

@@ -27,7 +27,13 @@ from app.messages import (
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import ComputeError, ContextOverflowError, ModelFileError
 from inference.metrics import RequestMetrics
-from inference.request import ChatMessage, LoadProgress, RequestId, StepOutput
+from inference.request import (
+    ChatMessage,
+    GenerateRequest,
+    LoadProgress,
+    RequestId,
+    StepOutput,
+)
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript, make_model_info
 
 LOAD = LoadModel("/m/a.gguf", EngineConfig())
@@ -366,6 +372,23 @@ def test_unexpected_error_ends_replies_and_model_but_not_the_loop(
     assert ModelFailed("/m/a.gguf", BUG) in bench.events
     assert bench.factory.engines[0].is_closed
     assert "The engine thread met an unexpected error" in caplog.text
+
+
+def test_unexpected_error_while_a_request_is_added_ends_its_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(engine: FakeEngine, request: GenerateRequest) -> RequestId:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(FakeEngine, "add_request", refuse)
+    bench = Bench()
+    bench.loop.post(LOAD)
+    bench.generate(7)
+    events = bench.run(until=lambda event: isinstance(event, ModelFailed))
+    assert events[-2:] == [
+        ReplyEnded(ReplyId(7), "error", RequestMetrics(), BUG),
+        ModelFailed("/m/a.gguf", BUG),
+    ]
 
 
 def test_unexpected_error_while_loading_is_told() -> None:

@@ -44,7 +44,8 @@ class SidebarController(QObject):
 
     def delete(self, chat_id: str) -> None:
         """Delete a chat, and offer to bring it back."""
-        self._session.delete_chat(ConversationId(chat_id))
+        if not self._session.delete_chat(ConversationId(chat_id)):
+            return  # the toast says why
         self._toast.show_text(
             "Chat deleted",
             icon_name="trash-2",
