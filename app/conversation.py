@@ -91,6 +91,13 @@ class Conversation:
         parent_id = self.messages[message_id].parent_id
         return sorted(m.id for m in self.messages.values() if m.parent_id == parent_id)
 
+    def versions_on_path(self) -> dict[MessageId, list[MessageId]]:
+        """The `versions` of every message of the visible chat, in time that grows with its length."""
+        siblings: dict[MessageId | None, list[MessageId]] = {}
+        for message in self.messages.values():
+            siblings.setdefault(message.parent_id, []).append(message.id)
+        return {message.id: sorted(siblings[message.parent_id]) for message in self.path()}
+
     def newest_leaf_below(self, message_id: MessageId) -> MessageId:
         """The end of the newest branch under `message_id`; itself if nothing follows."""
         newest_child: dict[MessageId, MessageId] = {}

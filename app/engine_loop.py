@@ -168,13 +168,11 @@ class EngineLoop:
         self._path = command.path
 
         def report(progress: LoadProgress) -> None:
-            if self._is_load_outdated():
-                raise _LoadCancelled
+            self._give_way()
             self._emit(ModelLoading(command.path, progress.stage, progress.fraction))
 
         try:
-            if self._is_load_outdated():
-                raise _LoadCancelled
+            self._give_way()
             engine = self._factory(command.path, command.config, report)
         except _LoadCancelled:
             logger.info("A load was broken off")
@@ -188,12 +186,12 @@ class EngineLoop:
             self._emit(ModelReady(replace(engine.info, path=command.path)))
             self._next_stats_at = 0.0
 
-    def _is_load_outdated(self) -> bool:
+    def _give_way(self) -> None:
+        """Break off a load that a command in the queue has made useless."""
+        useless_before = (LoadModel, UnloadModel, Shutdown)
         with self._has_command:
-            return any(
-                isinstance(command, (LoadModel, UnloadModel, Shutdown))
-                for command in self._commands
-            )
+            if any(isinstance(command, useless_before) for command in self._commands):
+                raise _LoadCancelled
 
     def _close_engine(self) -> None:
         """Running replies end as aborted, then the memory is given back."""

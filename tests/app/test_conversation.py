@@ -59,6 +59,11 @@ def test_versions_are_the_siblings_oldest_first() -> None:
     assert BRANCHED.versions(MessageId(3)) == [3]
 
 
+def test_versions_on_path_are_those_of_each_visible_message() -> None:
+    assert BRANCHED.versions_on_path() == {1: [1], 2: [2, 5], 3: [3], 4: [4, 6]}
+    assert make_conversation().versions_on_path() == {}
+
+
 def test_versions_of_a_first_message_are_all_first_messages() -> None:
     assert make_conversation(None, 1, None).versions(MessageId(3)) == [1, 3]
 

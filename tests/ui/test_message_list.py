@@ -1,5 +1,7 @@
 """The chat as a person sees it: what is shown, what stays in view, what is asked for."""
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 
@@ -40,6 +42,31 @@ def is_at_end(shown: MessageList) -> bool:
 
 
 # ---------------------------------------------------------------- content
+
+
+def test_text_for_a_reply_whose_view_is_not_made_yet_is_not_lost(qtbot, monkeypatch):
+    shown = make_list(qtbot, *long_chat(20))
+    shown.verticalScrollBar().setValue(0)
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)  # one view per frame
+    reply = make_message(21, content="so far, ", status="streaming")
+    shown.show_path([*long_chat(20), reply], {})
+    assert shown.view_of(MessageId(21)) is None
+    shown.append_text(MessageId(21), "one, ")
+    shown.append_text(MessageId(21), "two")
+    monkeypatch.undo()
+    settle(qtbot, shown)
+    assert reply_view(shown, 21).text == "so far, one, two"
+
+
+def test_chat_shown_again_fills_its_end_first(qtbot, monkeypatch):
+    chat = long_chat(20)
+    other = [replace(m, id=MessageId(m.id + 100), conversation_id="d") for m in long_chat(2)]
+    shown = make_list(qtbot, *chat)
+    shown.show_path(other, {})
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)
+    shown.show_path(chat, {})
+    assert shown.view_of(MessageId(20)) is not None
+    assert shown.view_of(MessageId(1)) is None
 
 
 def test_list_shows_messages_below_each_other_in_the_column(qtbot):

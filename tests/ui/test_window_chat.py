@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QPlainTextEdit
@@ -119,6 +120,41 @@ def test_edit_own_message_makes_a_branch(open_window: Opener) -> None:
     conversation = window.session.conversation
     assert conversation is not None
     assert len(conversation.versions(window.messages[0].id)) == 2
+
+
+def test_edit_that_cannot_be_stored_stays_in_its_editor(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window(FakeScript(replies=["One."]))
+    window.start_engine()
+    window.say("Qestion")
+    view = window.view(window.messages[0].id)
+    window.click("Edit message", view)
+    field = view.findChild(QPlainTextEdit)
+    assert field is not None
+    field.setPlainText("Question")
+    monkeypatch.setattr(window.session, "edit", lambda message_id, text: False)
+    QTest.keyClick(field, Qt.Key.Key_Return)
+    (again,) = [shown for shown in view.findChildren(QPlainTextEdit) if shown.isVisible()]
+    assert again.toPlainText() == "Question"
+    assert window.texts == ["Qestion", "One."]
+
+
+def test_send_that_breaks_keeps_the_text_in_the_composer(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window()
+    window.start_engine()
+
+    def broken(text: str) -> bool:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(window.session, "send", broken)
+    window.type("Question")
+    with window.qtbot.capture_exceptions() as exceptions:
+        window.press(Qt.Key.Key_Return)
+    assert [type(error) for _, error, _ in exceptions] == [RuntimeError]
+    assert window.chat.composer.text == "Question"
 
 
 def test_up_in_empty_composer_edits_the_last_own_message(open_window: Opener) -> None:

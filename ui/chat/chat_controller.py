@@ -36,7 +36,7 @@ class ChatController(QObject):
         pane.empty.suggestion_chosen.connect(self._take_suggestion)
         messages = pane.messages
         messages.regenerate_requested.connect(lambda key: session.regenerate(MessageId(key)))
-        messages.edit_requested.connect(lambda key, text: session.edit(MessageId(key), text))
+        messages.edit_requested.connect(self._edit)
         messages.version_requested.connect(lambda key: session.show_version(MessageId(key)))
         pane.header.title_edited.connect(self._rename)
         pane.header.editing_ended.connect(self.focus_composer)
@@ -72,7 +72,7 @@ class ChatController(QObject):
     def _show(self, conversation: Conversation | None) -> None:
         self._swap_draft(conversation.id if conversation else None)
         path = conversation.path() if conversation else []
-        versions = {message.id: self._versions(message.id) for message in path}
+        versions = conversation.versions_on_path() if conversation else {}
         self._pane.messages.show_path(path, versions)
         self._pane.show_empty(not path)
         self._show_title()
@@ -104,8 +104,18 @@ class ChatController(QObject):
         # Emptied first: sending may show a stored chat in place of the new one, and the text
         # must not stay behind as the new chat's draft.
         self._pane.composer.set_text("")
-        if not self._session.send(text):
-            self._pane.composer.set_text(text)
+        is_stored = False
+        try:
+            is_stored = self._session.send(text)
+        finally:  # whatever went wrong, what was written is not lost
+            if not is_stored:
+                self._pane.composer.set_text(text)
+
+    def _edit(self, key: int, text: str) -> None:
+        if not self._session.edit(MessageId(key), text):
+            view = self._pane.messages.view_of(MessageId(key))
+            if isinstance(view, OwnMessageView):
+                view.start_editing(text)
 
     def _rename(self, title: str) -> None:
         conversation = self._session.conversation

@@ -65,6 +65,7 @@ class MessageList(MessageColumn):
         for message_id in [known for known in self._views if known not in kept]:
             self._drop_view(message_id)
         self._messages = list(messages)
+        self._tops = {key: top for key, top in self._tops.items() if key in kept and is_same_chat}
         self._versions = {key: list(ids) for key, ids in versions.items()}
         self._busy = {message.id for message in messages if message.id not in self._views}
         for message in messages:
@@ -85,6 +86,9 @@ class MessageList(MessageColumn):
     def append_text(self, message_id: MessageId, text: str) -> None:
         """Text came for a reply; it is shown with the next frame."""
         view = self._views.get(message_id)
+        if view is None:  # text for a view that is not made yet would be lost
+            waiting = (message for message in self._messages if message.id == message_id)
+            view = next(map(self._make_view, waiting), None)
         if isinstance(view, ReplyView):
             view.append_text(text)
 

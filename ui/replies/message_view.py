@@ -113,7 +113,7 @@ class OwnMessageView(MessageView):
         self._copy = self._made_button("copy", "Copy message")
         self._copy.clicked.connect(lambda: copy_to_clipboard(self.message.content))
         self._edit = self._made_button("pencil", "Edit message")
-        self._edit.clicked.connect(self.start_editing)
+        self._edit.clicked.connect(lambda: self.start_editing())
         self._switch = VersionSwitch(theme, self)
         self._switch.version_requested.connect(self.version_requested)
         self.show_message(message, versions)
@@ -202,11 +202,12 @@ class OwnMessageView(MessageView):
         """Qt override."""
         self._reveal()
 
-    def start_editing(self) -> None:
-        """Put an editor in the place of the bubble."""
+    def start_editing(self, text: str | None = None) -> None:
+        """Put an editor in the place of the bubble, with `text` or what the bubble says."""
         if self._editor is not None:
             return
-        self._editor = MessageEditor(self.message.content, self._theme, self)
+        text = self.message.content if text is None else text
+        self._editor = MessageEditor(text, self._theme, self)
         self._editor.saved.connect(self._save)
         self._editor.cancelled.connect(self.stop_editing)
         self._editor.height_changed.connect(self.height_changed)
