@@ -35,6 +35,7 @@ _OFFLINE = {
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line asks; returns the exit code. Never raises for bad input."""
+    _open_missing_streams()
     os.environ.update(_OFFLINE)
     # torch's threads sleep while they wait for each other. Spinning, they take the processor from the
     # window and from those they wait for: beside other programs a token took four times as long.
@@ -51,9 +52,22 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # the program's edge
         import logging
 
+        if not logging.getLogger().handlers:  # else the traceback would land on the terminal
+            logging.getLogger().addHandler(logging.NullHandler())
         logging.getLogger(__name__).critical("Quire ended with an error", exc_info=error)
         complain(f"something went wrong inside Quire: {type(error).__name__}. The log says more.")
         return EXIT_FAILED
+
+
+def _open_missing_streams() -> None:
+    """Put the null device where the caller closed a standard stream.
+
+    Python has None there, and the system would give the free number to the next file that is
+    opened: what a library prints would then land in the database.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # kept
 
 
 def _window_or_test(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import psutil
@@ -26,7 +27,7 @@ from app.cli import (
     complain,
     sampling_from,
 )
-from app.errors import ProfileError
+from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.live_reply import LiveReply
 from app.logs import end_log, start_log
@@ -40,6 +41,8 @@ from inference.config import EngineConfig, SamplingParams
 from inference.errors import EngineError
 from inference.metrics import ModelInfo, RequestMetrics
 from inference.request import ChatMessage, FinishReason, StepOutput
+
+logger = logging.getLogger(__name__)
 
 _REPLY_ID = ReplyId(1)  # there is only one
 
@@ -128,6 +131,15 @@ def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) ->
         logging.getLogger().addHandler(logging.NullHandler())
     else:
         cleanup.callback(end_log, start_log(paths.log_file))
+        cleanup.push(_log_bug)  # while the log is still open
+
+
+def _log_bug(
+    kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    expected = (BadInputError, AppError, EngineError)
+    if isinstance(error, Exception) and not isinstance(error, expected):
+        logger.critical("Quire ended with an error", exc_info=error)
 
 
 def _model_path(requested: Path | None, settings: Settings) -> str:

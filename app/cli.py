@@ -86,7 +86,18 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the same choices")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name in ("conversation", "system"):
+        _check_text(f"--{name}", getattr(options, name) or "")
+    return options
+
+
+def _check_text(what: str, text: str) -> None:
+    """Bytes of the command line that are not text become surrogates; nothing can store those."""
+    try:
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise BadInputError(f"{what} is not UTF-8 text") from error
 
 
 def sampling_from(options: argparse.Namespace, base: SamplingParams) -> SamplingParams:
@@ -108,9 +119,9 @@ def read_question(question: str) -> str:
     try:
         if question == "-":
             question = sys.stdin.buffer.read().decode("utf-8-sig")
-        question.encode("utf-8")  # bytes of the command line that are not text become surrogates
     except UnicodeError as error:
         raise BadInputError("the question is not UTF-8 text") from error
+    _check_text("the question", question)
     if not question.strip():
         raise BadInputError("the question is empty")
     return question

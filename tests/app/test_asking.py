@@ -17,7 +17,7 @@ from app.prompting import model_key
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
-from inference.errors import ComputeError, ContextOverflowError
+from inference.errors import ComputeError, ContextOverflowError, InvalidRequestError
 from inference.request import ChatMessage
 from tests.app.fake_engine import FakeEngine, FakeScript
 
@@ -377,3 +377,21 @@ def test_question_that_is_no_text_is_refused(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data or b"")))
     with pytest.raises(BadInputError, match=message):
         read_question("\udcff" if data is None else "-")
+
+
+def test_bug_is_written_to_the_log_of_the_profile(asker: Asker) -> None:
+    def break_down(path: str, config: EngineConfig) -> FakeEngine:
+        raise ZeroDivisionError
+
+    asker.open = break_down  # type: ignore[method-assign]  # the seam
+    with pytest.raises(ZeroDivisionError):
+        asker.ask("x")
+    log = asker.paths.log_file.read_text("utf-8")
+    assert "Quire ended with an error" in log
+    assert "ZeroDivisionError" in log
+
+
+def test_refusal_is_no_bug_in_the_log(asker: Asker) -> None:
+    with pytest.raises(InvalidRequestError):
+        asker.ask("x", "--seed", "-1")
+    assert "Quire ended" not in asker.paths.log_file.read_text("utf-8")

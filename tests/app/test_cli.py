@@ -239,6 +239,41 @@ def test_bug_is_one_line_and_code_1(
     assert "Quire ended with an error" in caplog.text
 
 
+@pytest.mark.parametrize("option", ["--conversation", "--system"])
+def test_option_that_is_not_text_is_refused_before_anything_is_opened(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = ["--profile", str(tmp_path / "profile")]
+    assert main(["ask", "x", option, "ab\udcff", *profile]) == 2
+    assert capsys.readouterr().err == f"quire: {option} is not UTF-8 text\n"
+    assert not (tmp_path / "profile").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize(
+    ("arguments", "closing", "code"),
+    [
+        (["ask", "-"], "<&-", 2),
+        (["--version"], ">&-", 0),
+        (["ask", "x", "--seed", "-1"], "2>&-", 2),
+        (["ask", "x", "--bogus"], "<&- >&- 2>&-", 2),
+    ],
+)
+def test_closed_standard_stream_changes_nothing_but_the_output(
+    arguments: list[str], closing: str, code: int
+) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m app "$@" {closing}', sys.executable, *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+    assert (done.stderr.count(b"\n") == 1) == (closing == "<&-")
+
+
 @pytest.mark.slow
 def test_ask_with_the_real_model_keeps_the_chat_and_no_text_in_the_log(
     tmp_path: Path, starter_model_path: Path
