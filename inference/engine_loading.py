@@ -24,6 +24,7 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors, bytes_per_token
 from inference.metrics import ModelInfo
 from inference.model.bridge import TransformersBridge
+from inference.model.linear import threads_for_one_row, use_fast_linear
 from inference.model.loader import LoadedModel, load_model
 from inference.model.memory import free_bytes
 from inference.model.runner import ModelRunner
@@ -98,10 +99,17 @@ def load_parts(
     device = _choose_device(config.device)
     _set_threads(config.num_threads)
     loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
+    layers = use_fast_linear(loaded.module)
     bridge = TransformersBridge(loaded.module, path)
     attention, reason = _choose_attention(config, device)
     kv_tensors = _reserve_kv(bridge, loaded, config, device)
-    runner = ModelRunner(bridge, kv_tensors, attention, device=torch.device(device))
+    runner = ModelRunner(
+        bridge,
+        kv_tensors,
+        attention,
+        device=torch.device(device),
+        threads_for_one_row=threads_for_one_row(layers, torch.get_num_threads()),
+    )
     verify_unless_tested(loaded.architecture, bridge, runner, path)
     scheduler, kv = _make_scheduler(kv_tensors, config, _namespace(loaded, bridge, kv_tensors))
     context_tokens = _context_tokens(loaded, bridge, config, kv_tensors)

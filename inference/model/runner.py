@@ -43,6 +43,7 @@ class ModelRunner:
         attention: AttentionBackend,
         *,
         device: torch.device,
+        threads_for_one_row: int | None = None,
     ) -> None:
         """Join the parts.
 
@@ -51,12 +52,15 @@ class ModelRunner:
             kv: Memory of the bridge's geometry, on `device`.
             attention: How to read it.
             device: Where the model is.
+            threads_for_one_row: CPU threads of a step of one token; None for as many as always.
         """
         self.kv = kv
         self._bridge = bridge
         self._attention = attention
         self.device = device
         self._cache = BlockCache(kv, attention, bridge.dtype)
+        self._num_threads = torch.get_num_threads()
+        self._threads_for_one_row = threads_for_one_row or self._num_threads
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks in one pass and store their keys and values.
@@ -80,6 +84,8 @@ class ModelRunner:
             slots += self._new_slots(chunk)
             if chunk.needs_logits:
                 keep.append(len(token_ids) - 1)
+        is_one_row = len(token_ids) == 1
+        torch.set_num_threads(self._threads_for_one_row if is_one_row else self._num_threads)
         with torch.inference_mode():
             self._attention.begin_step(spans)
             self._cache.slots = self._tensor(slots)
