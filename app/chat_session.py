@@ -39,6 +39,7 @@ from app.session_changes import (
 )
 from app.settings import SettingsStore
 from app.storage import ConversationStore
+from app.texts import storable
 
 __all__ = [
     "ChatSession",
@@ -136,7 +137,7 @@ class ChatSession:
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""
-        return self._announcer.stored(lambda: self._store.search(text)) or []
+        return self._announcer.stored(lambda: self._store.search(storable(text))) or []
 
     # ------------------------------------------------------------------ chats
 
@@ -161,7 +162,7 @@ class ChatSession:
 
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
-        title = " ".join(title.split())[:MAX_TITLE_CHARS]
+        title = storable(" ".join(title.split())[:MAX_TITLE_CHARS])
         if not title or not self._announcer.done(
             lambda: self._store.rename(conversation_id, title)
         ):
@@ -201,6 +202,7 @@ class ChatSession:
 
     def set_chat_settings(self, settings: ChatSettings) -> None:
         """Set the own settings of the chat that is shown; they hold from the next reply on."""
+        settings = replace(settings, system_prompt=storable(settings.system_prompt))
         conversation = self._conversation
         if conversation is None:
             self._draft_settings = settings
@@ -298,6 +300,7 @@ class ChatSession:
         *,
         is_edit: bool = False,
     ) -> bool:
+        text = storable(text)
         chat = conversation or self._new_conversation(text)
 
         def store() -> Message:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from app.conversation import Message
+from app.texts import storable
 from inference.metrics import ModelInfo
 from inference.request import ChatMessage
 
@@ -11,7 +12,7 @@ TITLE_CHARS = 40
 
 def model_key(info: ModelInfo) -> str:
     """Names the model whose token ids are stored: only the same one may take them as they are."""
-    return f"{info.path}|{info.quantization}|{info.num_parameters}"
+    return f"{storable(info.path)}|{info.quantization}|{info.num_parameters}"
 
 
 def engine_messages(

@@ -292,7 +292,8 @@ def write_atomically(path: Path, text: str) -> None:
     """Put `text` in the file so that a crash leaves either the old or the new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        # In JSON the escape of half a pair (the name of a file may hold one) is that half again.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -826,3 +826,18 @@ def test_listener_that_left_hears_nothing(ready: Bench) -> None:
     leave()
     ready.session.new_chat()
     assert heard == [ConversationShown(None)]
+
+
+def test_text_with_half_a_pair_is_stored_as_it_can_be(bench: Bench) -> None:
+    bench.ready()
+    assert bench.session.send("half \ud83d of \U0001f600")
+    assert bench.texts[0] == "half \ufffd of \U0001f600"
+    assert bench.stored(bench.chat.path()[0].id).content == bench.texts[0]
+    assert bench.generate().messages[-1].content == bench.texts[0]
+    bench.session.rename_chat(bench.chat.id, "\udc00 title")
+    assert bench.chat.title == "\ufffd title"
+    bench.session.set_chat_settings(ChatSettings(system_prompt="\ud800"))
+    assert bench.session.chat_settings.system_prompt == "\ufffd"
+    assert [hit.conversation.title for hit in bench.session.search("\udc00 title")] == [
+        "\ufffd title"
+    ]

@@ -83,6 +83,11 @@ def test_model_key_differs_with_each_part(field: str) -> None:
     assert model_key(make_model_info(**{field: value})) != model_key(make_model_info())
 
 
+def test_model_key_of_a_path_that_is_not_text_can_be_stored() -> None:
+    key = model_key(make_model_info(path="/models/caf\udce9.gguf"))
+    assert key.encode("utf-8").startswith("/models/caf\ufffd.gguf|".encode())
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [

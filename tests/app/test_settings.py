@@ -1,5 +1,7 @@
 import dataclasses
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -258,10 +260,25 @@ def test_save_that_fails_is_logged_and_tried_again(
     assert make_store(tmp_path).value.theme == "dark"
 
 
-def test_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_path_that_is_not_text_is_written_and_read_again(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.change(model_path="/models/caf\udce9.gguf", recent_models=("/models/caf\udce9.gguf",))
+    store.flush()
+    again = make_store(tmp_path)
+    assert again.value == store.value
+    assert again.warnings == []
+
+
+def test_write_that_fails_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     path = tmp_path / "a.json"
     write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud800")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
     assert path.read_text("utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]

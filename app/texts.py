@@ -1,0 +1,14 @@
+"""Text that can be stored. Pure Python; any thread."""
+
+
+def storable(text: str) -> str:
+    """`text` with U+FFFD for each half of a pair (a lone surrogate), which UTF-8 cannot hold.
+
+    Such halves come with what other programs put on the clipboard, and stand in the names of files
+    whose bytes are not UTF-8.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
+    return text
