@@ -20,6 +20,7 @@ Decode (T = 1) is one unmasked read of everything the token sees, itself include
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +35,21 @@ _SCRATCH_ELEMENTS = 512 * 8 * 128
 _MIN_VIEW_TOKENS = 256  # below, a call on its own costs more than the copy
 _MAX_WINDOW_ROWS = 128
 
-_Piece = tuple[Extent, ...]
+# Up to here runs are copied one by one; more are gathered slot by slot, at one call's cost. With 16
+# blocks of 32 in 3 heads of 64 that took 19 us instead of 93.
+_MAX_COPIED_RUNS = 2
+
+
+class _Piece(NamedTuple):
+    """Runs of slots that are read together.
+
+    Attributes:
+        runs: In the order of the tokens.
+        slots: Every slot of them, (S,), int64, if the runs are many; else None.
+    """
+
+    runs: tuple[Extent, ...]
+    slots: Tensor | None
 
 
 class BlocksAttention:
@@ -132,37 +147,54 @@ class BlocksAttention:
         pieces = self._plans.get(key)
         if pieces is None:
             extents = cut_extents(self._spans[index].extents, *tokens)
-            pieces = _pieces(extents, limit, may_view=past.keys.dtype == dtype and not one)
+            may_view = past.keys.dtype == dtype and not one
+            pieces = [_piece(runs, past) for runs in _split(extents, limit, may_view=may_view)]
             self._plans[key] = pieces
         return pieces
 
     def _read(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
         """The keys and values of one piece, (1, KH, S, D); valid until the next read."""
-        if len(piece) == 1 and past.keys.dtype == dtype:
-            first, count = piece[0]
+        if len(piece.runs) == 1 and past.keys.dtype == dtype:
+            first, count = piece.runs[0]
             keys, values = past.keys.narrow(1, first, count), past.values.narrow(1, first, count)
         else:
             keys, values = self._copy(piece, past, dtype)
         return KeyValues(keys.unsqueeze(0), values.unsqueeze(0))
 
     def _copy(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
-        # NOTE: copy_ into memory that is there, never .to(): allocating costs ten times the copy.
+        # NOTE: into memory that is there, never a new tensor: allocating costs ten times the copy.
+        KH, _, D = past.keys.shape
+        num_slots = sum(count for _, count in piece.runs)
+        scratch = self._scratch_for(past, dtype)
+        copied = KeyValues(*(flat[: KH * num_slots * D].view(KH, num_slots, D) for flat in scratch))
+        for source, target in zip(past, copied, strict=True):
+            if piece.slots is None:
+                _copy_runs(piece.runs, source, target)
+            elif source.dtype == target.dtype:
+                torch.index_select(source, 1, piece.slots, out=target)
+            else:
+                target.copy_(source.index_select(1, piece.slots))
+        return copied
+
+    def _scratch_for(self, past: KeyValues, dtype: torch.dtype) -> KeyValues:
+        """Two flat buffers that all layers of this shape share."""
         KH, _, D = past.keys.shape
         scratch = self._scratch.get((KH, D, dtype))
         if scratch is None:
-            shape = (KH, _scratch_tokens(past), D)
-            device = past.keys.device
+            size, device = KH * _scratch_tokens(past) * D, past.keys.device
             scratch = KeyValues(
-                torch.empty(shape, dtype=dtype, device=device),
-                torch.empty(shape, dtype=dtype, device=device),
+                torch.empty(size, dtype=dtype, device=device),
+                torch.empty(size, dtype=dtype, device=device),
             )
             self._scratch[KH, D, dtype] = scratch
-        used = 0
-        for first, count in piece:
-            scratch.keys.narrow(1, used, count).copy_(past.keys.narrow(1, first, count))
-            scratch.values.narrow(1, used, count).copy_(past.values.narrow(1, first, count))
-            used += count
-        return KeyValues(scratch.keys.narrow(1, 0, used), scratch.values.narrow(1, 0, used))
+        return scratch
+
+
+def _copy_runs(runs: Sequence[Extent], source: Tensor, target: Tensor) -> None:
+    used = 0
+    for first, count in runs:
+        target.narrow(1, used, count).copy_(source.narrow(1, first, count))
+        used += count
 
 
 def _scratch_tokens(past: KeyValues) -> int:
@@ -170,11 +202,18 @@ def _scratch_tokens(past: KeyValues) -> int:
     return max(_MAX_WINDOW_ROWS, _SCRATCH_ELEMENTS // (KH * D))
 
 
-def _pieces(extents: Sequence[Extent], limit: int, *, may_view: bool) -> list[_Piece]:
+def _piece(runs: tuple[Extent, ...], past: KeyValues) -> _Piece:
+    if len(runs) <= _MAX_COPIED_RUNS:
+        return _Piece(runs, None)
+    slots = [slot for first, count in runs for slot in range(first, first + count)]
+    return _Piece(runs, torch.tensor(slots, device=past.keys.device))
+
+
+def _split(extents: Sequence[Extent], limit: int, *, may_view: bool) -> list[tuple[Extent, ...]]:
     """Split runs of slots into pieces: long runs as they lie, the rest in handfuls to be copied."""
     if may_view and len(extents) == 1:
         return [tuple(extents)]
-    pieces: list[_Piece] = []
+    pieces: list[tuple[Extent, ...]] = []
     handful: list[Extent] = []
     held = 0
     for extent in extents:
