@@ -77,10 +77,10 @@ class AskedChat:
             chat.id, parent_id=chat.leaf_id, role="assistant", content="", status="streaming"
         )
 
-    def save(self, message: Message, *, durable: bool = True) -> None:
+    def save(self, message: Message) -> None:
         """Keep the reply as it stands."""
         if self._store is not None:
-            self._store.update_message(message, durable=durable)
+            self._store.update_message(message)
 
     def close(self) -> None:
         """Close the database."""

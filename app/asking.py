@@ -212,7 +212,7 @@ class _Answering:
         if output.finish_reason is not None:
             self._end(output.finish_reason, output.metrics, token_ids=output.reply_token_ids)
         elif self._live.take_due(now):
-            self._chat.save(self._live.message, durable=False)
+            self._chat.save(self._live.message)
         if self._is_streaming and output.text:
             _write(output.text)
 

@@ -218,7 +218,7 @@ class ReplyDesk:
                     )
                 )
         if live.take_due(now):
-            self._save(live.message, durable=False)
+            self._save(live.message)
 
     def _fail(self, live: LiveReply, failure: Failure) -> None:
         self._settle(live, ReplyEnded(live.reply_id, "error", live.metrics, failure))
@@ -226,8 +226,8 @@ class ReplyDesk:
     def _settle(self, live: LiveReply, event: ReplyEnded) -> None:
         del self._live[live.reply_id]
         message = live.ended(event)
-        self._save(message, durable=True)
+        self._save(message)
         self._settled(message, event.failure)
 
-    def _save(self, message: Message, *, durable: bool) -> None:
-        self._announcer.done(lambda: self._store.update_message(message, durable=durable))
+    def _save(self, message: Message) -> None:
+        self._announcer.done(lambda: self._store.update_message(message))

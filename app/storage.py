@@ -1,7 +1,7 @@
 """All chats in one SQLite file: write-ahead log, foreign keys, full-text search. GUI thread.
 
-One writer by design (the window); `ask` may write beside it, so a short busy wait is set. What a
-person typed is on the disk when a call returns; a reply in mid-stream may lose its last second.
+One writer by design (the window); `ask` may write beside it, so a short busy wait is set. What is
+stored survives the end of the program once a call returns, and a power cut a moment later.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from app.conversation import (
     MessageStatus,
 )
 from app.database import errors_for_people, open_database
+from app.disk_sync import DiskSync
 from app.migrations import STEPS
 from app.search import SearchHit, index_query, needs_plain_search, snippet
 from app.stored_values import (
@@ -58,8 +59,8 @@ class ConversationStore:
     ) -> None:
         self.path = path
         self._clock = clock
-        self._depth = 0
         self._connection = open_database(path, steps)
+        self._disk = DiskSync(path)
 
     # ------------------------------------------------------------------ conversations
 
@@ -173,7 +174,7 @@ class ConversationStore:
         content: str,
         status: MessageStatus = "complete",
     ) -> Message:
-        """Store a new message as the end of the visible path; it is on the disk on return."""
+        """Store a new message as the end of the visible path."""
         with self.transaction():
             now = self.touch(conversation_id)
             cursor = self._execute(
@@ -185,22 +186,21 @@ class ConversationStore:
             self.set_leaf(conversation_id, message_id)
         return Message(message_id, conversation_id, parent_id, role, content, now, status)
 
-    def update_message(self, message: Message, *, durable: bool = True) -> None:
-        """Store a message's new content and state; without `durable` a power cut may undo it."""
-        with self.transaction(durable=durable):
-            self._write(
-                "UPDATE messages SET content = ?, status = ?, token_ids = ?, model_key = ?,"
-                " metrics = ?, error = ? WHERE id = ?",
-                (
-                    message.content,
-                    message.status,
-                    ids_to_blob(message.token_ids),
-                    message.model_key,
-                    metrics_to_text(message.metrics),
-                    message.error,
-                    message.id,
-                ),
-            )
+    def update_message(self, message: Message) -> None:
+        """Store a message's new content and state."""
+        self._write(
+            "UPDATE messages SET content = ?, status = ?, token_ids = ?, model_key = ?,"
+            " metrics = ?, error = ? WHERE id = ?",
+            (
+                message.content,
+                message.status,
+                ids_to_blob(message.token_ids),
+                message.model_key,
+                metrics_to_text(message.metrics),
+                message.error,
+                message.id,
+            ),
+        )
 
     # ------------------------------------------------------------------ search
 
@@ -215,18 +215,21 @@ class ConversationStore:
             return []
         if needs_plain_search(text):
             match = " AND ".join("holds({0}, ?)" for _ in words)
-            messages = "m.id IN (SELECT id FROM messages WHERE " + match.format("content") + ")"
-            titles = match.format("c.title")
+            messages, titles = match.format("content"), match.format("c.title")
             arguments: tuple[str, ...] = tuple(words)
         else:
-            messages = "m.id IN (SELECT rowid FROM message_index WHERE message_index MATCH ?)"
+            messages = "id IN (SELECT rowid FROM message_index WHERE message_index MATCH ?)"
             titles = "c.key IN (SELECT rowid FROM title_index WHERE title_index MATCH ?)"
             arguments = (index_query(words),)
         rows = self._read(
-            "SELECT c.id, c.title, c.updated_at, max(m.id), m.content FROM conversations c"
-            f" LEFT JOIN messages m ON m.conversation_id = c.id AND {messages}"
-            f" WHERE c.deleted_at IS NULL AND (m.id IS NOT NULL OR {titles})"
-            f" GROUP BY c.key ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}",
+            # The newest message first: contents are read of those alone that are shown.
+            "WITH newest AS MATERIALIZED (SELECT conversation_id, max(id) AS id FROM messages"
+            f" WHERE {messages} GROUP BY conversation_id)"
+            " SELECT c.id, c.title, c.updated_at, m.id, m.content FROM conversations c"
+            " LEFT JOIN newest ON newest.conversation_id = c.id"
+            " LEFT JOIN messages m ON m.id = newest.id"
+            f" WHERE c.deleted_at IS NULL AND (newest.id IS NOT NULL OR {titles})"
+            f" ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}",
             arguments + arguments,
         )
         return [
@@ -241,35 +244,31 @@ class ConversationStore:
     # ------------------------------------------------------------------ the connection
 
     @contextlib.contextmanager
-    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Everything inside is stored together or not at all; may be nested.
 
         Raises:
             StorageError: In words for people; nothing of it was stored.
         """
-        if self._depth:
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
+        is_inner = self._connection.in_transaction
+        if is_inner:
+            yield  # the one around it commits
             return
         with errors_for_people(self.path):
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
-        self._depth = 1
         try:
             yield
             with errors_for_people(self.path):
                 self._connection.execute("COMMIT")
+            self._disk.request()
         finally:
-            self._depth = 0
             # A full disk makes SQLite roll back by itself.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in."""
+        self._disk.close()
         self._connection.close()
 
     def _read(self, sql: str, arguments: Sequence[object] = ()) -> list[sqlite3.Row]:

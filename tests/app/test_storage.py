@@ -4,6 +4,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -463,3 +464,37 @@ def test_process_killed_while_writing_loses_no_message(tmp_path: Path, num_seen:
     # The one after the last that was printed may have been committed, and not been said yet.
     assert len(contents) in (said, said + 1)
     store.close()
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_commit_leaves_waiting_for_the_disk_to_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def note(file: int) -> None:
+        threads.append(threading.current_thread().name)
+
+    monkeypatch.setattr(os, "fsync", note)
+    store = make_store(tmp_path)
+    add_chat(store, "a", "one")
+    assert store._connection.execute("PRAGMA synchronous").fetchone()[0] == 1  # NORMAL
+    assert store._connection.execute("PRAGMA wal_autocheckpoint").fetchone()[0] == 0
+    store.close()
+    assert set(threads) == {"disk sync"}
+
+
+def test_search_takes_a_few_steps_for_each_message_that_matches(store: ConversationStore) -> None:
+    for number in range(20):
+        add_chat(store, f"c{number}", *["plane tree"] * 20)
+    num_steps = 0
+
+    def count() -> None:
+        nonlocal num_steps
+        num_steps += 100
+
+    store._connection.set_progress_handler(count, 100)
+    assert len(store.search("plane")) == 20
+    assert num_steps < 400 * 60
