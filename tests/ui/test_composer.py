@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 from PySide6.QtCore import QMimeData, Qt
-from PySide6.QtGui import QInputMethodEvent
+from PySide6.QtGui import QInputMethodEvent, QTextOption
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from ui.chat.composer import Composer
+from ui.chat.composer_input import MAX_CHARS
 from ui.look.theme import Theme
 
 
@@ -124,3 +125,31 @@ def test_undo_after_typing_goes_back_to_the_given_text(composer: Composer) -> No
     QTest.keyClicks(composer.input, " more")
     composer.input.undo()
     assert composer.text == "given"
+
+
+def _paste(composer: Composer, text: str) -> None:
+    data = QMimeData()
+    data.setText(text)
+    composer.input.insertFromMimeData(data)
+
+
+def test_paste_beyond_the_bound_is_refused_whole(composer: Composer) -> None:
+    refused: list[int] = []
+    composer.refused.connect(refused.append)
+    _paste(composer, "a " * (MAX_CHARS // 2))
+    assert len(composer.text) == MAX_CHARS
+    _paste(composer, "bc")
+    assert (len(composer.text), refused) == (MAX_CHARS, [2])
+    composer.input.selectAll()
+    _paste(composer, "instead")
+    assert (composer.text, refused) == ("instead", [2])
+
+
+def test_very_long_word_is_broken_anywhere_until_the_field_is_empty(composer: Composer) -> None:
+    mode = QTextOption.WrapMode
+    _paste(composer, "x" * 5_000)
+    assert composer.input.wordWrapMode() == mode.WrapAnywhere
+    QTest.keyClicks(composer.input, " and words")
+    assert composer.input.wordWrapMode() == mode.WrapAnywhere
+    composer.set_text("")
+    assert composer.input.wordWrapMode() == mode.WrapAtWordBoundaryOrAnywhere

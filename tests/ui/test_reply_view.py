@@ -269,3 +269,10 @@ def test_reply_error_card_says_what_is_kept(qtbot):
 
 def _cards(shown: MessageList) -> list[ErrorCard]:
     return [card for n in (2, 3) for card in reply_view(shown, n).findChildren(ErrorCard)]
+
+
+def test_reply_stopped_before_its_first_word_says_so(qtbot):
+    shown, view = begin(qtbot)
+    shown.update_message(make_message(2, status="stopped"), [MessageId(2)])
+    settle(qtbot, shown)
+    assert "Stopped before the first word." in visible_texts(view)

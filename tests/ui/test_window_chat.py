@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QMimeData, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QPlainTextEdit
 
@@ -237,3 +237,14 @@ def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> N
     assert status.speed.text == "50 tok/s"
     assert status.first_word.text == "First word after 0.10 s"
     assert status.private_button.isVisible()
+
+
+def test_paste_that_is_too_long_is_refused_in_words(open_window: Opener) -> None:
+    window = open_window()
+    data = QMimeData()
+    data.setText("x" * 200_001)
+    window.chat.composer.input.insertFromMimeData(data)
+    assert window.chat.composer.text == ""
+    assert window.chat.toast.text == (
+        "This text is too long: 200,001 characters. A message takes 200,000."
+    )

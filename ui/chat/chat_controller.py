@@ -15,6 +15,7 @@ from app.session_changes import (
     SessionChange,
 )
 from ui.chat.chat_pane import ChatPane
+from ui.chat.composer_input import MAX_CHARS
 from ui.replies.message_view import OwnMessageView
 
 NEW_CHAT_TITLE = "New chat"
@@ -33,6 +34,7 @@ class ChatController(QObject):
         composer.sent.connect(self._send)
         composer.stop_requested.connect(session.stop)
         composer.edit_last_requested.connect(self._edit_last)
+        composer.refused.connect(self._tell_refused)
         pane.empty.suggestion_chosen.connect(self._take_suggestion)
         messages = pane.messages
         messages.regenerate_requested.connect(lambda key: session.regenerate(MessageId(key)))
@@ -116,6 +118,13 @@ class ChatController(QObject):
             view = self._pane.messages.view_of(MessageId(key))
             if isinstance(view, OwnMessageView):
                 view.start_editing(text)
+
+    def _tell_refused(self, num_chars: int) -> None:
+        self._pane.toast.show_text(
+            f"This text is too long: {num_chars:,} characters. A message takes {MAX_CHARS:,}.",
+            icon_name="circle-alert",
+            icon_role="warn",
+        )
 
     def _rename(self, title: str) -> None:
         conversation = self._session.conversation

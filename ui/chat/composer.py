@@ -78,6 +78,7 @@ class Composer(QWidget):
         edit_last_requested: Up in the empty composer.
         text_changed: Something was typed.
         height_changed: `wanted_height` differs.
+        refused: A text of so many characters was pasted, which is too long.
     """
 
     sent = Signal(str)
@@ -85,6 +86,7 @@ class Composer(QWidget):
     edit_last_requested = Signal()
     text_changed = Signal()
     height_changed = Signal()
+    refused = Signal(int)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -100,6 +102,7 @@ class Composer(QWidget):
         self.input.escaped.connect(self._escape)
         self.input.last_message_wanted.connect(self.edit_last_requested)
         self.input.height_changed.connect(self.height_changed)
+        self.input.refused.connect(self.refused)
         self.input.textChanged.connect(self._text_changed)
         self.button.clicked.connect(self._act)
         theme.changed.connect(self.update)

@@ -10,12 +10,17 @@ from PySide6.QtGui import (
     QPaintEvent,
     QTextBlockFormat,
     QTextCursor,
+    QTextOption,
 )
 from PySide6.QtWidgets import QFrame, QTextEdit, QWidget
 
 from ui.look.theme import Theme
 
 MAX_LINES = 8
+MAX_CHARS = 200_000  # laid out anew with each key: more would stop the window
+# Qt looks for a place to break from the start of the word, line by line: a word of this size and
+# more (a key, a picture as text) is broken anywhere instead, else its cost grows as its square.
+_LONG_WORD = 2_000
 # A line of fixed height has its baseline at 80 %, so the text sits a little low: less space above.
 _RAISE = 2
 _BASELINE = 0.8
@@ -33,12 +38,14 @@ class ComposerInput(QTextEdit):
         escaped: Escape.
         last_message_wanted: Up in the empty field.
         height_changed: The number of lines differs.
+        refused: A text of so many characters was pasted, which is too long.
     """
 
     submitted = Signal()
     escaped = Signal()
     last_message_wanted = Signal()
     height_changed = Signal()
+    refused = Signal(int)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -72,6 +79,7 @@ class ComposerInput(QTextEdit):
 
     def set_text(self, text: str) -> None:
         """Write this instead, the caret at its end."""
+        self._choose_wrapping(text)
         self.setPlainText(text)
         self._set_line_height()
         self.moveCursor(QTextCursor.MoveOperation.End)
@@ -129,8 +137,15 @@ class ComposerInput(QTextEdit):
         return source.hasText()
 
     def insertFromMimeData(self, source: QMimeData) -> None:
-        """Qt override: only the plain text of what is pasted or dropped."""
-        self.textCursor().insertText(source.text())
+        """Qt override: only the plain text of what is pasted or dropped, if it is not too long."""
+        text = source.text()
+        cursor = self.textCursor()
+        kept = self.document().characterCount() - 1 - len(cursor.selectedText())
+        if kept + len(text) > MAX_CHARS:
+            self.refused.emit(len(text))
+            return
+        self._choose_wrapping(text)
+        cursor.insertText(text)
         self.ensureCursorVisible()
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -180,6 +195,14 @@ class ComposerInput(QTextEdit):
         if height != self._last_height:
             self._last_height = height
             self.height_changed.emit()
+
+    def _choose_wrapping(self, text: str) -> None:
+        """Break lines between words, unless a word of `text` is too long for that."""
+        mode = QTextOption.WrapMode
+        if max(map(len, text.split()), default=0) >= _LONG_WORD:
+            self.setWordWrapMode(mode.WrapAnywhere)
+        elif not text or self.document().isEmpty():
+            self.setWordWrapMode(mode.WrapAtWordBoundaryOrAnywhere)
 
     def _set_line_height(self) -> None:
         """Give all lines the height of the style; new lines take it from the one before."""

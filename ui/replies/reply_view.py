@@ -30,6 +30,7 @@ NOTES = {
     "stopped": "Stopped. The reply so far is kept.",
     "length": "Reached the length limit. The reply so far is kept.",
 }
+STOPPED_AT_ONCE = "Stopped before the first word."
 
 
 class ReplyView(MessageView):
@@ -140,7 +141,9 @@ class ReplyView(MessageView):
         self.work_added.emit()
 
     def _show_status(self) -> None:
-        self._note.setText(NOTES.get(self.message.status, ""))
+        note = NOTES.get(self.message.status, "")
+        is_empty = self.message.status == "stopped" and not self._num_received
+        self._note.setText(STOPPED_AT_ONCE if is_empty else note)
         self._note.setVisible(bool(self._note.text()))
         if self.is_streaming:
             self._caret.start()
