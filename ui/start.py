@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 from PySide6.QtCore import (
@@ -17,6 +18,7 @@ from PySide6.QtCore import (
 )
 from PySide6.QtWidgets import QApplication
 
+from app.cli import complain
 from app.errors import AppError, StorageError
 from app.paths import Paths
 from ui.dialogs.error import ErrorDialog
@@ -139,3 +141,18 @@ def _tell_storage_error(error: StorageError, paths: Paths) -> None:
 
 def _log_qt_message(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
     logger.log(_LEVELS.get(kind, logging.WARNING), "Qt: %s", message)
+    if kind == QtMsgType.QtFatalMsg:
+        _end_without_window(message)
+
+
+def _end_without_window(message: str) -> NoReturn:
+    """Say why there is no window; Qt would abort the process without a word."""
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    reason = message.split("\n", 1)[0]
+    if "platform plugin" in message and sys.platform.startswith("linux"):
+        reason = "The display does not answer, or a system library of Qt is missing."
+        if not has_display:
+            reason = "There is no display."
+    complain(f"the window cannot open. {reason} `ask` works without one; the log says more.")
+    logging.shutdown()
+    os._exit(EXIT_FAILED)

@@ -116,3 +116,20 @@ def test_form_reads_back_what_it_shows() -> None:
 def test_form_has_a_field_for_every_sampling_parameter() -> None:
     shown = {field.name for field in FORM_FIELDS}
     assert shown == {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+@pytest.mark.parametrize(("percent", "scrolls"), [(100, False), (200, True)])
+def test_dialog_is_never_higher_than_the_screen(
+    open_window: Opener, percent: int, scrolls: bool
+) -> None:
+    window = open_window()
+    window.controller.appearance.choose_text_size(percent)
+    dialog = _open(window)
+    _retype(dialog, "temperature", "-1")
+    window.wait(lambda: dialog.form.verticalScrollBar().isVisible() == scrolls)
+    assert dialog.height() < dialog.screen().availableGeometry().height()
+    assert dialog.rect().contains(dialog.save_button.geometry())
+    last = dialog.fields[FORM_FIELDS[-1].name].input
+    last.setFocus(Qt.FocusReason.TabFocusReason)
+    dialog.form.ensureWidgetVisible(last)
+    assert not last.visibleRegion().isEmpty()

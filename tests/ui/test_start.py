@@ -148,3 +148,25 @@ def test_program_ends_cleanly_when_the_system_asks(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     process.stderr.close()
     assert (tmp_path / "settings.json").exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only there a display can lack")
+@pytest.mark.parametrize(
+    ("display", "reason"), [("", "There is no display."), (":9876", "The display does not answer")]
+)
+def test_start_without_a_display_is_one_line_and_code_1(
+    tmp_path: Path, display: str, reason: str
+) -> None:
+    known = {key: value for key, value in os.environ.items() if key != "WAYLAND_DISPLAY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "--profile", str(tmp_path)],
+        cwd=ROOT,
+        env={**known, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"quire: the window cannot open. {reason}")
+    assert done.stderr.count("\n") == 1
+    assert "Qt: " in (tmp_path / "logs" / "quire.log").read_text("utf-8")

@@ -1,11 +1,12 @@
 """System prompt and sampling of one chat. GUI thread."""
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.conversation import ChatSettings
 from inference.config import SamplingParams
 from ui.controls.fields import AreaField, Field
+from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
 from ui.dialogs.sampling_form import FORM_FIELDS, read_form, texts_of
 from ui.look.theme import Theme
@@ -45,7 +46,10 @@ class ChatSettingsDialog(Dialog):
             "Instructions for the model",
             hint=general_prompt or "For example: answer briefly",
         )
-        self.content.addWidget(self.prompt_field)
+        self.form = TallArea()
+        self.form.content.setSpacing(12)
+        self.content.addWidget(self.form)
+        self.form.content.addWidget(self.prompt_field)
         grid = QGridLayout()
         grid.setHorizontalSpacing(12)
         grid.setVerticalSpacing(12)
@@ -54,8 +58,8 @@ class ChatSettingsDialog(Dialog):
             field = Field(theme, form_field.label, hint=form_field.hint, tip=form_field.tip)
             field.edited.connect(self._check)
             self.fields[form_field.name] = field
-            grid.addWidget(field, number // 2, number % 2)
-        self.content.addLayout(grid)
+            grid.addWidget(field, number // 2, number % 2, Qt.AlignmentFlag.AlignTop)
+        self.form.content.addLayout(grid)
         self.reset_button = self.add_left_button("Reset to defaults")
         self.reset_button.clicked.connect(self._reset)
         self.add_button("Cancel").clicked.connect(self.reject)
@@ -78,7 +82,7 @@ class ChatSettingsDialog(Dialog):
             field.show_problem(problems.get(name, ""))
         self.save_button.setEnabled(not problems)
         self.save_button.setToolTip("A value is not allowed" if problems else "")
-        self.adjustSize()
+        self.form.fit()
         return not problems
 
     def _save(self) -> None:

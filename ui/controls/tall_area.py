@@ -1,0 +1,54 @@
+"""A part of a dialog that scrolls when the screen is too low for all of it. GUI thread."""
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+
+LEAST_HEIGHT = 120
+_SLACK = 4  # the frame of a field with a wrong value is thicker, which its hint learns later
+_WINDOW_FRAME = 48  # title bar and edge that the system puts around a dialog
+
+
+class TallArea(QScrollArea):
+    """As high as its content, or as the screen leaves room for.
+
+    Attributes:
+        content: Layout for what is inside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setWidgetResizable(True)
+        inside = QWidget()
+        inside.setAutoFillBackground(False)
+        self.content = QVBoxLayout(inside)
+        self.content.setContentsMargins(0, 0, 0, 0)
+        self.setWidget(inside)
+        # After `setWidget`, which fills the background.
+        inside.setAutoFillBackground(False)
+        self.viewport().setAutoFillBackground(False)
+
+    def fit(self) -> None:
+        """Take the right height, and give the window around it the size that follows."""
+        window = self.window()
+        layout = window.layout()
+        assert layout is not None, "it lies in the layout of a dialog"
+        layout.activate()  # what it remembers of sizes may be old
+        self.content.activate()
+        wanted = self._content_height(window.width() - 2 * layout.contentsMargins().left())
+        self.setFixedHeight(wanted)
+        layout.activate()
+        around = layout.totalMinimumSize().height() - wanted
+        room = window.screen().availableGeometry().height() - _WINDOW_FRAME - around
+        self.setFixedHeight(max(LEAST_HEIGHT, min(wanted, room)))
+        layout.activate()
+        window.resize(window.width(), layout.totalMinimumSize().height())
+
+    def _content_height(self, width: int) -> int:
+        """With its texts wrapped to this width."""
+        least = self.content.totalMinimumSize().height()
+        if not self.content.hasHeightForWidth():
+            return least + _SLACK
+        return max(least, self.content.totalHeightForWidth(width)) + _SLACK
