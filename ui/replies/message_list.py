@@ -62,6 +62,7 @@ class MessageList(MessageColumn):
             and (self._messages[0].conversation_id == messages[0].conversation_id)
         )
         kept = {message.id for message in messages}
+        self._selection.clear()
         for message_id in [known for known in self._views if known not in kept]:
             self._drop_view(message_id)
         self._messages = list(messages)
@@ -75,7 +76,6 @@ class MessageList(MessageColumn):
                 self._busy.add(message.id)
         if not is_same_chat:
             self._follows_end = True
-        self._selection.clear()
         self._pacer.flush()
 
     def begin_reply(self, message: Message) -> None:
@@ -148,15 +148,6 @@ class MessageList(MessageColumn):
         self._mark_busy(message_id)
         self._mark_stale(message_id)
         return view
-
-    def _drop_view(self, message_id: MessageId) -> None:
-        self._selection.clear()
-        view = self._views.pop(message_id)
-        for known in (self._busy, self._stale, self._unstyled):
-            known.discard(message_id)
-        self._heights.pop(message_id, None)
-        view.hide()
-        view.deleteLater()
 
     # ------------------------------------------------------------ selection and keys
 

@@ -16,6 +16,7 @@ from ui.look.fade_edge import FADE_HEIGHT, FadeEdge
 from ui.look.theme import Theme
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import ToEndButton
+from ui.replies.reply_disposal import Disposal
 from ui.replies.reply_footer import BLEED
 from ui.replies.smooth_stream import FramePacer
 
@@ -52,6 +53,7 @@ class MessageColumn(QScrollArea):
         self._column = COLUMN_WIDTH
         self._follows_end = True
         self._is_placing = False
+        self._disposal = Disposal(self)
         self._canvas = QWidget()
         self._canvas.setAccessibleName("Messages")
         self.setWidget(self._canvas)
@@ -72,6 +74,15 @@ class MessageColumn(QScrollArea):
     def _make_view(self, message: Message) -> MessageView:
         """Make the view of a message, a child of the canvas, and register it."""
         raise NotImplementedError
+
+    def _drop_view(self, message_id: MessageId) -> None:
+        view = self._views.pop(message_id)
+        for known in (self._busy, self._stale, self._unstyled):
+            known.discard(message_id)
+        self._heights.pop(message_id, None)
+        view.blockSignals(True)  # it has nothing to say to the column any more
+        view.hide()
+        self._disposal.add(view)
 
     def go_to_end(self) -> None:
         """Show the newest text and follow it."""
