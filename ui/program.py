@@ -83,6 +83,8 @@ class Program(QObject):
             self.window.chat.toast.show_text(choice.notice, icon_name="info", icon_role="text_2")
         if choice.path is not None:
             self.session.load_model(str(choice.path))
+        else:
+            self.controller.models.ask_for_model()
 
     def bring_forward(self) -> None:
         """Show the window above others."""

@@ -9,6 +9,7 @@ import pytest
 from inference.errors import ModelFileError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow, wait_for
+from ui.controls.labels import Label
 from ui.dialogs.open_model import ModelFileDialog, ModelFolderDialog
 
 Opener = Callable[..., OpenWindow]
@@ -127,3 +128,22 @@ def test_starter_model_is_offered_after_a_failed_load(
     window.click("Use the starter model", window.chat.notice)
     window.wait(lambda: window.session.model.kind == "ready")
     assert window.session.model.path == str(starter_model_path)
+
+
+def test_without_any_model_the_first_screen_offers_to_open_one(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window()
+    assert window.chat.empty.cards[0].isVisible()
+    monkeypatch.setattr("ui.program.find_starter_model", lambda: None)
+    window.program.start_engine()
+    texts = [label.text() for label in window.chat.empty.findChildren(Label) if label.isVisible()]
+    assert "Open a model to begin" in texts
+    assert not any(card.isVisible() for card in window.chat.empty.cards)
+    button = window.button("Open a model…", window.chat.empty)
+    assert button.isVisible()
+    window.session.load_model("/models/fake.gguf")
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert window.chat.empty.cards[0].isVisible()
+    texts = [label.text() for label in window.chat.empty.findChildren(Label) if label.isVisible()]
+    assert "Ready when you are" in texts

@@ -57,6 +57,8 @@ SUGGESTIONS = (
         "I cannot come to the meeting on Friday.",
     ),
 )
+READY = "Ready when you are"
+NO_MODEL = "Open a model to begin"
 
 
 class SuggestionCard(HoverButton):
@@ -124,7 +126,8 @@ class EmptyState(QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
-        self._headline = Label(theme, "Ready when you are", style="welcome")
+        self._lacks_model = False
+        self._headline = Label(theme, READY, style="welcome")
         self._subline = Label(theme, style="body", role="text_2")
         self._model_line = Label(theme, style="label", role="text_2")
         self._open_button = Button(theme, "Open a model…", "quiet")
@@ -151,6 +154,14 @@ class EmptyState(QWidget):
         self._model_line.setText(model_line)
         self._model_line.setVisible(bool(model_line))
 
+    def ask_for_model(self, lacks_model: bool) -> None:
+        """Whether there is no model at all: then opening one is what the page offers."""
+        self._lacks_model = lacks_model
+        self._headline.setText(NO_MODEL if lacks_model else READY)
+        self._open_button.kind = "primary" if lacks_model else "quiet"
+        self._open_button.update()
+        self._fit()
+
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
         QPainter(self).fillRect(self.rect(), self._theme.color("surface"))
@@ -170,6 +181,10 @@ class EmptyState(QWidget):
             ((self._line,), self._open_button.sizeHint().height() + 28),
             ((self._mark,), _MARK_SIZE + 20),
         ]
+        if self._lacks_model:  # a suggestion would only lead to an error
+            parts = [parts[0], parts[3], parts[4]]
+            for suggestion in self.cards:
+                suggestion.hide()
         room = self.height()
         for widgets, height in parts:
             room -= height

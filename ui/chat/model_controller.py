@@ -44,6 +44,7 @@ class ModelController(QObject):
         self._pane = pane
         self._theme = theme
         self._starter: Path | None = None
+        self._lacks_model = False
         self._menu: Menu | None = None
         pane.header.model_button.clicked.connect(self.open_menu)
         pane.empty.open_model_requested.connect(self.ask_for_file)
@@ -53,6 +54,11 @@ class ModelController(QObject):
     def set_starter(self, starter: Path | None) -> None:
         """Offer the starter model too, if it is there."""
         self._starter = starter
+
+    def ask_for_model(self) -> None:
+        """There is nothing to open at start: the empty chat offers to choose a model."""
+        self._lacks_model = True
+        self._show(self._session.model)
 
     def open_menu(self) -> None:
         """Open the menu of models under its button."""
@@ -111,6 +117,7 @@ class ModelController(QObject):
     def _show(self, state: ModelState) -> None:
         self._pane.header.model_button.show_label(model_label(state))
         self._pane.composer.set_hint(composer_hint(state))
+        self._pane.empty.ask_for_model(self._lacks_model and state.kind == "none")
         small = state.info is not None and state.info.num_parameters < _SMALL_MODEL_PARAMETERS
         line = f"{state.info.name} is small and quick." if state.info and small else ""
         self._pane.empty.show_lines(greeting(state), line)
