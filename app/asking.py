@@ -37,6 +37,7 @@ from app.preload import import_engine
 from app.prompting import engine_messages, model_key
 from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
+from app.texts import without_controls
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import EngineError
 from inference.metrics import ModelInfo, RequestMetrics
@@ -277,7 +278,7 @@ def _write(text: str) -> None:
     if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         out.reconfigure(errors="replace")  # an old terminal's encoding lacks most characters
     try:
-        out.write(text)
+        out.write(without_controls(text) if out.isatty() else text)
         out.flush()
     except OSError as error:
         # Else the interpreter would complain when it flushes at exit.

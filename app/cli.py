@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from app.errors import AppError, ProfileError
 from app.paths import Paths
+from app.texts import without_controls
 from inference.config import SamplingParams
 from inference.errors import ComputeError, EngineError, NotEnoughMemoryError
 
@@ -129,7 +130,7 @@ def read_question(question: str) -> str:
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    line = " ".join(message.split())
+    line = without_controls(" ".join(message.split()))
     encoding = sys.stderr.encoding or "utf-8"
     print("quire:", line.encode(encoding, "replace").decode(encoding), file=sys.stderr)
 

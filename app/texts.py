@@ -1,4 +1,4 @@
-"""Text that can be stored. Pure Python; any thread."""
+"""Text that can be stored, and text that a terminal can show. Pure Python; any thread."""
 
 
 def storable(text: str) -> str:
@@ -12,3 +12,11 @@ def storable(text: str) -> str:
     except UnicodeEncodeError:
         return "".join("\ufffd" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
     return text
+
+
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+def without_controls(text: str) -> str:
+    """`text` with U+FFFD for what a terminal would obey: a model may write escape sequences."""
+    return text.translate(_CONTROLS)

@@ -395,3 +395,17 @@ def test_refusal_is_no_bug_in_the_log(asker: Asker) -> None:
     with pytest.raises(InvalidRequestError):
         asker.ask("x", "--seed", "-1")
     assert "Quire ended" not in asker.paths.log_file.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, "a\ufffd[2Jb\n\tc"), (False, None)])
+def test_reply_gives_a_terminal_no_orders_and_a_pipe_every_character(
+    asker: Asker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    shown: str | None,
+) -> None:
+    asker.script.replies = ["a\x1b[2Jb\n\tc"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert asker.ask("x") == 0
+    assert capsys.readouterr().out == (shown or "a\x1b[2Jb\n\tc") + "\n"

@@ -131,6 +131,11 @@ def test_complaint_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "quire: a b c\n"
 
 
+def test_complaint_gives_the_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("the file a\x1b[2J\x9bm.gguf")
+    assert capsys.readouterr().err == "quire: the file a\ufffd[2J\ufffdm.gguf\n"
+
+
 def test_window_arguments_are_read() -> None:
     options = parse_window_arguments(["--model", "m", "--profile", "p q"])
     assert (options.model, options.profile) == (Path("m"), Path("p q"))
