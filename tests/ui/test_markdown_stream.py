@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from ui.markdown.blocks import Block, Code, Frame, Heading, Paragraph, Rule, Run, plain_text
 from ui.markdown.convert import Converter
-from ui.markdown.stream import (
-    _PARSER,
-    MarkdownStream,
-)
+from ui.markdown.stream import MarkdownStream, parser
 
 
 def parse(text: str) -> list[Block]:
@@ -108,8 +105,8 @@ def test_stream_fed_by_characters_gives_the_blocks_of_one_piece(text):
 @settings(max_examples=200, deadline=None)
 def test_stream_cut_anywhere_gives_the_blocks_of_the_parser_itself(text, cuts):
     env: dict[str, object] = {}
-    _PARSER.parse(text, env)
-    tokens = _PARSER.parse(text, env)  # a second time, with every definition known
+    parser().parse(text, env)
+    tokens = parser().parse(text, env)  # a second time, with every definition known
     units = Converter(text.split("\n")).convert(tokens)
     whole = [block for unit in units for block in unit.blocks]
     assert parse_in_pieces(text, cuts) == whole

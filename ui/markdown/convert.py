@@ -6,11 +6,13 @@ top level. Everything before the last unit is final once that unit's first line 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from markdown_it.token import Token
+from typing import TYPE_CHECKING
 
 from ui.markdown.blocks import Align, Block, Code, Frame, Heading, Paragraph, Rule, Run, Table
 from ui.markdown.inline import runs_of
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 MAX_NESTING = 32
 """Containers deeper than this are shown as their source: markdown-it would drop their content."""
@@ -43,6 +45,12 @@ class _OpenList:
 
 
 @dataclass(slots=True)
+class _OpenLeaf:
+    kind: str = ""
+    tag: str = ""
+
+
+@dataclass(slots=True)
 class _OpenTable:
     cells: list[tuple[Run, ...]] = field(default_factory=list)
     rows: list[tuple[tuple[Run, ...], ...]] = field(default_factory=list)
@@ -69,9 +77,9 @@ class Converter:
         self._counts: list[int] = []  # blocks in the unit when each frame was opened
         self._lists: list[_OpenList] = []
         self._table = _OpenTable()
-        self._leaf = Token("", "", 0)
+        self._leaf = _OpenLeaf()
 
-    def convert(self, tokens: Sequence[Token]) -> list[Unit]:
+    def convert(self, tokens: "Sequence[Token]") -> list[Unit]:
         """The units of `tokens`, in order."""
         for token in tokens:
             self._start_unit(token)
@@ -85,7 +93,7 @@ class Converter:
                 unit.blocks = [Paragraph((Run(source),))]
         return self.units
 
-    def _start_unit(self, token: Token) -> None:
+    def _start_unit(self, token: "Token") -> None:
         is_item = token.type == "list_item_open" and token.level == 1 and not self._frames
         is_top = token.level == 0 and token.nesting >= 0 and token.type not in _LIST_OPENERS
         if (is_item or is_top) and token.map is not None:
@@ -99,7 +107,7 @@ class Converter:
     def _emit(self, block: Block) -> None:
         self.units[-1].blocks.append(block)
 
-    def _open_list(self, token: Token) -> None:
+    def _open_list(self, token: "Token") -> None:
         ordinal = int(token.attrs.get("start", 1))
         is_resumed = not self.units and self._first_ordinal is not None
         if is_resumed and self._first_ordinal is not None:
@@ -108,65 +116,65 @@ class Converter:
             _OpenList(token.type == "ordered_list_open", ordinal, is_first=not is_resumed)
         )
 
-    def _close_list(self, _token: Token) -> None:
+    def _close_list(self, _token: "Token") -> None:
         self._lists.pop()
 
-    def _open_item(self, token: Token) -> None:
+    def _open_item(self, token: "Token") -> None:
         innermost = self._lists[-1]
         marker = f"{innermost.ordinal}{token.markup}" if innermost.is_ordered else BULLET
         innermost.ordinal += 1
         innermost.is_first = False
         self._push(Frame("item", self._line_of(token), marker))
 
-    def _open_quote(self, token: Token) -> None:
+    def _open_quote(self, token: "Token") -> None:
         self._push(Frame("quote", self._line_of(token)))
 
     def _push(self, frame: Frame) -> None:
         self._frames.append(frame)
         self._counts.append(len(self.units[-1].blocks))
 
-    def _close_frame(self, _token: Token) -> None:
+    def _close_frame(self, _token: "Token") -> None:
         if len(self.units[-1].blocks) == self._counts.pop():
             self._emit(Paragraph((), tuple(self._frames)))  # an empty item still has a marker
         self._frames.pop()
 
-    def _line_of(self, token: Token) -> int:
+    def _line_of(self, token: "Token") -> int:
         return self._base_line + (token.map[0] if token.map else 0)
 
-    def _open_leaf(self, token: Token) -> None:
-        self._leaf = token
+    def _open_leaf(self, token: "Token") -> None:
+        self._leaf = _OpenLeaf(token.type, token.tag)
 
-    def _inline(self, token: Token) -> None:
+    def _inline(self, token: "Token") -> None:
         runs = runs_of(token.children or [])
         frames = tuple(self._frames)
-        if self._leaf.type == "heading_open":
+        if self._leaf.kind == "heading_open":
             self._emit(Heading(int(self._leaf.tag[1:]), runs, frames))
-        elif self._leaf.type == "paragraph_open":
+        elif self._leaf.kind == "paragraph_open":
             self._emit(Paragraph(runs, frames))
         else:
             self._table.cells.append(runs)
 
-    def _code(self, token: Token) -> None:
+    def _code(self, token: "Token") -> None:
         language = token.info.split(maxsplit=1)[0] if token.info.strip() else ""
         text = token.content.removesuffix("\n")
         self._emit(Code(text, language, frames=tuple(self._frames)))
 
-    def _rule(self, _token: Token) -> None:
+    def _rule(self, _token: "Token") -> None:
         self._emit(Rule(tuple(self._frames)))
 
-    def _open_table(self, token: Token) -> None:
+    def _open_table(self, token: "Token") -> None:
         self._table = _OpenTable()
 
-    def _open_head_cell(self, token: Token) -> None:
-        self._leaf = token
+    def _open_head_cell(self, token: "Token") -> None:
+        self._leaf = _OpenLeaf(token.type, token.tag)
         style = str(token.attrs.get("style", ""))
         self._table.aligns.append(_ALIGNS.get(style.removeprefix("text-align:"), "left"))
 
-    def _close_row(self, _token: Token) -> None:
+    def _close_row(self, _token: "Token") -> None:
         self._table.rows.append(tuple(self._table.cells))
         self._table.cells = []
 
-    def _close_table(self, _token: Token) -> None:
+    def _close_table(self, _token: "Token") -> None:
         header, *rows = self._table.rows
         self._emit(Table(header, tuple(rows), tuple(self._table.aligns), tuple(self._frames)))
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-
-from markdown_it.token import Token
+from typing import TYPE_CHECKING
 
 from ui.markdown.blocks import Run
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 OPENABLE_SCHEMES = ("http://", "https://", "mailto:")
 
@@ -23,7 +25,7 @@ class _Look:
 _COUNTED = {"strong": "bold", "em": "italic", "s": "strike"}
 
 
-def runs_of(tokens: Sequence[Token]) -> tuple[Run, ...]:
+def runs_of(tokens: "Sequence[Token]") -> tuple[Run, ...]:
     """The children of one inline token as runs; neighbours with the same look are joined.
 
     Only addresses that a browser or a mail program opens become links. Any other address is
@@ -43,7 +45,7 @@ def is_openable(address: str) -> bool:
     return address.lower().startswith(OPENABLE_SCHEMES)
 
 
-def _raw_runs(tokens: Sequence[Token]) -> Iterator[Run]:
+def _raw_runs(tokens: "Sequence[Token]") -> Iterator[Run]:
     look = _Look()
     for token in tokens:
         kind, _, edge = token.type.rpartition("_")
@@ -64,7 +66,7 @@ def _raw_runs(tokens: Sequence[Token]) -> Iterator[Run]:
             yield replace(_run(look, token.content), code=token.type == "code_inline")
 
 
-def _image_runs(look: _Look, token: Token) -> Iterator[Run]:
+def _image_runs(look: _Look, token: "Token") -> Iterator[Run]:
     """A picture is never fetched: its description and its address stand for it."""
     address = str(token.attrs.get("src", ""))
     label = token.content or address

@@ -12,13 +12,16 @@ become final in groups, and anything else is cut at a length that no real paragr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-
-from markdown_it import MarkdownIt
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ui.markdown.blocks import Block, Code, Run, Table
 from ui.markdown.convert import MAX_NESTING, Converter, Unit
 from ui.markdown.fence import Fence, open_fence
 from ui.markdown.undecided import with_marks_closed, without_undecided
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 MAX_PARAGRAPH_CHARS = 4_000
 MAX_PARAGRAPH_LINES = 150
@@ -30,10 +33,14 @@ FINAL_ROWS = 32
 """So many rows of an open table become final together."""
 
 
-_PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": MAX_NESTING})
-_PARSER.enable(["table", "strikethrough"])
-_PARSER_WITHOUT_LINKS = MarkdownIt("commonmark", _PARSER.options)
-_PARSER_WITHOUT_LINKS.enable(["table", "strikethrough"]).disable(["link", "image"])
+@lru_cache(maxsize=2)
+def parser(*, finds_links: bool = True) -> "MarkdownIt":
+    """The parser; made when first needed, because the window is painted before."""
+    from markdown_it import MarkdownIt  # 30 ms
+
+    options = {"html": False, "linkify": False, "maxNesting": MAX_NESTING}
+    made = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
+    return made if finds_links else made.disable(["link", "image"])
 
 
 @dataclass(slots=True)
@@ -202,8 +209,7 @@ class MarkdownStream:
         self.num_parsed_chars += len(text)
         env: dict[str, object] = {"references": dict(self._references)}
         num_open = text.count("[") - text.count("]")
-        parser = _PARSER if num_open <= MAX_OPEN_BRACKETS else _PARSER_WITHOUT_LINKS
-        tokens = parser.parse(text, env)
+        tokens = parser(finds_links=num_open <= MAX_OPEN_BRACKETS).parse(text, env)
         base_line = self._line - num_head_lines
         converter = Converter(lines, base_line=base_line, first_ordinal=self._ordinal)
         found = env["references"]

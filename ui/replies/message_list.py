@@ -1,5 +1,6 @@
 """The chat: all messages of the visible path in one scrolling column. GUI thread."""
 
+import threading
 from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
@@ -48,7 +49,7 @@ class MessageList(MessageColumn):
         self._drag_timer.timeout.connect(self._drag_on)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Chat")
-        QTimer.singleShot(_WARM_UP_MS, self, warm_up)
+        QTimer.singleShot(_WARM_UP_MS, self, _warm_up_beside)
 
     # ------------------------------------------------------------ content
 
@@ -258,3 +259,8 @@ class MessageList(MessageColumn):
             if view.y() <= y < view.y() + view.height():
                 return view
         return None
+
+
+def _warm_up_beside() -> None:
+    """On a thread of its own: it takes some 100 ms."""
+    threading.Thread(target=warm_up, name="warm up", daemon=True).start()

@@ -8,11 +8,13 @@ it is closed, everything is coloured once more from the top.
 import time
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from pygments.lexer import Lexer
-from pygments.lexers import find_lexer_class, get_all_lexers
-from pygments.token import Token, _TokenType
-from pygments.util import ClassNotFound
+from ui.markdown.stream import parser
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+    from pygments.token import _TokenType
 
 MAX_HIGHLIGHTED_CHARS = 200_000
 _MAX_LINE_CHARS = 4_000
@@ -21,29 +23,32 @@ _MAX_LINE_CHARS = 4_000
 LineColors = tuple[tuple[int, int, str], ...]
 """(start, end, field of CodePalette) for one line."""
 
-_ROLES: tuple[tuple[_TokenType, str], ...] = (
-    (Token.Comment, "comment"),
-    (Token.Keyword.Type, "type"),
-    (Token.Keyword.Constant, "keyword"),
-    (Token.Keyword, "keyword"),
-    (Token.Name.Function, "name"),
-    (Token.Name.Tag, "name"),
-    (Token.Name.Attribute, "type"),
-    (Token.Name.Class, "type"),
-    (Token.Name.Exception, "type"),
-    (Token.Name.Builtin, "type"),
-    (Token.Name.Decorator, "name"),
-    (Token.Literal.Number, "number"),
-    (Token.Literal.String, "string"),
-    (Token.Operator.Word, "keyword"),
-    (Token.Operator, "operator"),
-    (Token.Punctuation, "operator"),
+_ROLES = (
+    ("Comment", "comment"),
+    ("Keyword.Type", "type"),
+    ("Keyword.Constant", "keyword"),
+    ("Keyword", "keyword"),
+    ("Name.Function", "name"),
+    ("Name.Tag", "name"),
+    ("Name.Attribute", "type"),
+    ("Name.Class", "type"),
+    ("Name.Exception", "type"),
+    ("Name.Builtin", "type"),
+    ("Name.Decorator", "name"),
+    ("Literal.Number", "number"),
+    ("Literal.String", "string"),
+    ("Operator.Word", "keyword"),
+    ("Operator", "operator"),
+    ("Punctuation", "operator"),
 )
+"""Token types of Pygments, and the field of CodePalette; the first that fits counts."""
 
 
 @lru_cache(maxsize=1)
 def _names_by_alias() -> dict[str, str]:
     """Alias to lexer name, of Pygments' own lexers: plugins would be searched for on disk."""
+    from pygments.lexers import get_all_lexers  # not before the window is painted
+
     found: dict[str, str] = {}
     for name, aliases, _patterns, _types in get_all_lexers(plugins=False):
         for alias in aliases:
@@ -52,7 +57,8 @@ def _names_by_alias() -> dict[str, str]:
 
 
 def warm_up() -> None:
-    """Load what the first block of code would have to wait for: the table of languages, Python's."""
+    """Load what the first reply would wait for: the parser, the languages, Python's. Any thread."""
+    parser()
     _lexer_for("python")
 
 
@@ -63,7 +69,10 @@ def language_name(language: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _lexer_for(language: str) -> Lexer | None:
+def _lexer_for(language: str) -> "Lexer | None":
+    from pygments.lexers import find_lexer_class
+    from pygments.util import ClassNotFound
+
     name = _names_by_alias().get(language.lower())
     if name is None or name == "Text only":
         return None
@@ -75,13 +84,9 @@ def _lexer_for(language: str) -> Lexer | None:
 
 
 @lru_cache(maxsize=512)
-def _role_of(token_type: _TokenType) -> str | None:
-    for kind, role in _ROLES:
-        if (
-            token_type[: len(kind)] == kind
-        ):  # a token type is a tuple of names, kinds are its starts
-            return role
-    return None
+def _role_of(token_type: "_TokenType") -> str | None:
+    name = ".".join(token_type) + "."
+    return next((role for kind, role in _ROLES if name.startswith(f"{kind}.")), None)
 
 
 class Highlighter:
@@ -171,7 +176,7 @@ class Highlighter:
             spans = []
 
     def _note_restart(
-        self, lines: list[str], number: int, first: int, before: _TokenType | None
+        self, lines: list[str], number: int, first: int, before: "_TokenType | None"
     ) -> None:
         """A line at the left edge after an empty one, not within a string or comment."""
         if number < 1 or number >= len(lines) or lines[number - 1].strip():
