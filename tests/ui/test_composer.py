@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from ui.chat.composer import Composer
-from ui.chat.composer_input import MAX_CHARS
+from ui.controls.text_bounds import MAX_CHARS
 from ui.look.theme import Theme
 
 

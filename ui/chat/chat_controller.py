@@ -15,7 +15,7 @@ from app.session_changes import (
     SessionChange,
 )
 from ui.chat.chat_pane import ChatPane
-from ui.chat.composer_input import MAX_CHARS
+from ui.controls.text_bounds import too_long
 from ui.replies.message_view import OwnMessageView
 
 NEW_CHAT_TITLE = "New chat"
@@ -120,11 +120,7 @@ class ChatController(QObject):
                 view.start_editing(text)
 
     def _tell_refused(self, num_chars: int) -> None:
-        self._pane.toast.show_text(
-            f"This text is too long: {num_chars:,} characters. A message takes {MAX_CHARS:,}.",
-            icon_name="circle-alert",
-            icon_role="warn",
-        )
+        self._pane.toast.show_text(too_long(num_chars), icon_name="circle-alert", icon_role="warn")
 
     def _rename(self, title: str) -> None:
         conversation = self._session.conversation

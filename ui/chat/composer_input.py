@@ -14,13 +14,10 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QTextEdit, QWidget
 
+from ui.controls.text_bounds import MAX_CHARS, has_long_word
 from ui.look.theme import Theme
 
 MAX_LINES = 8
-MAX_CHARS = 200_000  # laid out anew with each key: more would stop the window
-# Qt looks for a place to break from the start of the word, line by line: a word of this size and
-# more (a key, a picture as text) is broken anywhere instead, else its cost grows as its square.
-_LONG_WORD = 2_000
 # A line of fixed height has its baseline at 80 %, so the text sits a little low: less space above.
 _RAISE = 2
 _BASELINE = 0.8
@@ -199,7 +196,7 @@ class ComposerInput(QTextEdit):
     def _choose_wrapping(self, text: str) -> None:
         """Break lines between words, unless a word of `text` is too long for that."""
         mode = QTextOption.WrapMode
-        if max(map(len, text.split()), default=0) >= _LONG_WORD:
+        if has_long_word(text):
             self.setWordWrapMode(mode.WrapAnywhere)
         elif not text or self.document().isEmpty():
             self.setWordWrapMode(mode.WrapAtWordBoundaryOrAnywhere)

@@ -1,9 +1,10 @@
 """A field with its name above and one sentence below when its value is not allowed. GUI thread."""
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QLineEdit, QPlainTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
 
 from ui.controls.labels import Label
+from ui.controls.text_bounds import BoundedTextEdit
 from ui.look.theme import Theme
 
 
@@ -73,7 +74,7 @@ class AreaField(QWidget):
     def __init__(self, theme: Theme, name: str, *, hint: str = "", lines: int = 4) -> None:
         super().__init__()
         label = Label(theme, name, style="label")
-        self.input = QPlainTextEdit()
+        self.input = BoundedTextEdit()
         self.input.setProperty("field", True)
         self.input.setFont(theme.font("ui"))
         self.input.setPlaceholderText(hint)

@@ -1,10 +1,11 @@
 """Editing an own message in its place. GUI thread."""
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QKeyEvent, QTextOption
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
 
 from ui.controls.buttons import Button
+from ui.controls.text_bounds import BoundedTextEdit, has_long_word
 from ui.look.theme import Theme
 
 _MAX_LINES = 12
@@ -27,7 +28,9 @@ class MessageEditor(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._num_lines = 0
-        self._field = QPlainTextEdit(text, self)
+        self._field = BoundedTextEdit(text, self)
+        if has_long_word(text):
+            self._field.setWordWrapMode(QTextOption.WrapMode.WrapAnywhere)
         self._field.setFrameShape(QFrame.Shape.NoFrame)
         self._field.setAccessibleName("Edit message")
         self._field.setProperty("field", True)
