@@ -1,18 +1,21 @@
 """One running window per profile: a second start asks the first one to come forward. GUI thread.
 
 The first start listens on a local socket whose name comes from the profile. A socket left over
-from a crash accepts no connection; it is removed and taken over.
+from a crash accepts no connection; it is removed and taken over. Of two starts at the same moment
+the one with the lock goes on, and the other waits for its socket.
 """
 
 import logging
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QDir, QLockFile, QObject, QThread, Signal
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 logger = logging.getLogger(__name__)
 
 _RAISE = b"raise\n"
 _CONNECT_MS = 500
+_WAIT_MS = 100
+_MAX_WAITS = 30
 
 
 class SingleInstance(QObject):
@@ -31,13 +34,14 @@ class SingleInstance(QObject):
     def __init__(self, name: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._name = name
+        self._lock = QLockFile(QDir.temp().filePath(f"{name}.lock"))
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.newConnection.connect(self._answer)
 
     def claim(self) -> bool:
         """Take the profile; False if another process has it, which was asked to come forward."""
-        if self._ask_other():
+        if self._ask_other() or (not self._lock.tryLock(0) and self._wait_for_other()):
             return False
         if not self._server.listen(self._name):
             QLocalServer.removeServer(self._name)
@@ -49,6 +53,7 @@ class SingleInstance(QObject):
     def release(self) -> None:
         """Let another process take the profile."""
         self._server.close()
+        self._lock.unlock()
 
     def _ask_other(self) -> bool:
         socket = QLocalSocket()
@@ -59,6 +64,13 @@ class SingleInstance(QObject):
         socket.waitForBytesWritten(_CONNECT_MS)
         socket.disconnectFromServer()
         return True
+
+    def _wait_for_other(self) -> bool:
+        for _ in range(_MAX_WAITS):
+            QThread.msleep(_WAIT_MS)
+            if self._ask_other():
+                return True
+        return False  # it is stuck, or its socket could not be made
 
     def _answer(self) -> None:
         while self._server.hasPendingConnections():

@@ -10,7 +10,6 @@ from typing import NoReturn
 import psutil
 from PySide6.QtCore import (
     QEventLoop,
-    QLocale,
     QMessageLogContext,
     QTimer,
     QtMsgType,
@@ -116,8 +115,6 @@ def make_application() -> QApplication:
     application.setApplicationName("quire")
     application.setApplicationDisplayName("Quire")
     application.setDesktopFileName("quire")
-    if QLocale.system().language() == QLocale.Language.C:
-        QLocale.setDefault(QLocale("en_US"))  # "C" writes 8192, people read 8,192
     load_fonts()
     return application
 

@@ -2,6 +2,9 @@
 
 from datetime import date, datetime, time, timedelta
 
+import pytest
+from PySide6.QtCore import QLocale
+
 from app.conversation import ConversationId, ConversationSummary
 from app.messages import Failure
 from app.search import SearchHit
@@ -68,6 +71,16 @@ def test_failure_words_name_what_happened_and_what_to_do() -> None:
     words = failure_words(Failure("memory", "It needs 6.1 GB.", "Close other programs."))
     assert words.title == "Not enough memory for this model"
     assert words.text == "It needs 6.1 GB. Close other programs."
+
+
+@pytest.mark.parametrize(("name", "text"), [("C", "8,192"), ("en_US", "8,192"), ("de_DE", "8.192")])
+def test_count_has_separators_even_where_no_language_is_set(name: str, text: str) -> None:
+    before = QLocale()
+    QLocale.setDefault(QLocale(name))
+    try:
+        assert count(8192) == text
+    finally:
+        QLocale.setDefault(before)
 
 
 def test_numbers_are_for_people() -> None:

@@ -28,6 +28,21 @@ def _name(tmp_path: Path) -> str:
     return Paths(tmp_path).socket_name
 
 
+def test_claim_lost_to_a_start_at_the_same_moment_waits_for_its_socket(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = QObject()
+    first, second, third = (SingleInstance(_name(tmp_path), owner) for _ in range(3))
+    assert first.claim()
+    monkeypatch.setattr("ui.single_instance._WAIT_MS", 1)
+    asked = iter([False, False, True])  # nobody was there a moment ago
+    monkeypatch.setattr(second, "_ask_other", lambda: next(asked))
+    assert not second.claim()
+    with qtbot.waitSignal(first.raise_requested):
+        assert not third.claim()
+    first.release()
+
+
 def test_second_claim_fails_and_asks_the_first_to_come_forward(
     qtbot: QtBot, tmp_path: Path
 ) -> None:

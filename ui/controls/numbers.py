@@ -2,12 +2,16 @@
 
 from PySide6.QtCore import QLocale
 
-NO_VALUE = "–"
+
+def locale() -> QLocale:
+    """The person's; in place of "C", which writes 8192 and not 8,192, American English."""
+    chosen = QLocale()
+    return QLocale("en_US") if chosen.language() == QLocale.Language.C else chosen
 
 
 def count(value: int) -> str:
     """A whole number with separators: "8,192"."""
-    return QLocale().toString(value)
+    return locale().toString(value)
 
 
 def percent(fraction: float) -> str:
@@ -17,16 +21,16 @@ def percent(fraction: float) -> str:
 
 def gigabytes(value: int) -> str:
     """Bytes as GB (10^9) with one decimal, without the unit: "15.6"."""
-    return QLocale().toString(value / 1e9, "f", 1)
+    return locale().toString(value / 1e9, "f", 1)
 
 
 def rate(tokens_per_second: float) -> str:
     """Tokens per second: whole from 10 on, one decimal below."""
     decimals = 0 if tokens_per_second >= 10 else 1
-    return QLocale().toString(tokens_per_second, "f", decimals)
+    return locale().toString(tokens_per_second, "f", decimals)
 
 
 def seconds(milliseconds: float) -> str:
     """A duration as seconds with two decimals below 10 s, else one: "0.21 s"."""
     value = milliseconds / 1000
-    return f"{QLocale().toString(value, 'f', 2 if value < 10 else 1)} s"
+    return f"{locale().toString(value, 'f', 2 if value < 10 else 1)} s"
