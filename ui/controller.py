@@ -79,6 +79,8 @@ class Controller(QObject):
     def open_chat_menu(self) -> None:
         """Open the menu behind the header's dots."""
         button = self._window.chat.header.menu_button
+        if self._menu is not None:
+            self._menu.deleteLater()
         self._menu = self.build_chat_menu()
         self._menu.open_below(button, align_right=True)
 

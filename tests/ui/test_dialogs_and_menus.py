@@ -202,3 +202,16 @@ def test_uncaught_error_is_logged_and_told_once(
     assert "ValueError" in dialog.details
     assert "secret" not in dialog.details
     assert str(window.paths.log_file) in dialog.details
+
+
+def test_menu_opened_again_takes_the_place_of_the_one_before(open_window: Opener) -> None:
+    window = open_window()
+    for _ in range(3):
+        window.controller.open_chat_menu()
+        window.controller.models.open_menu()
+    menus = window.window.findChildren
+
+    def titles() -> list[str]:
+        return sorted(menu.title() for menu in menus(Menu) if menu.title() in ("Chat", "Models"))
+
+    window.wait(lambda: titles() == ["Chat", "Models"])

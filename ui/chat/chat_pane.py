@@ -10,11 +10,8 @@ from ui.controls.notice import Notice
 from ui.controls.toast import Toast
 from ui.look.theme import Theme
 from ui.replies.message_list import MessageList
+from ui.replies.reply_column import COLUMN_WIDTH, MARGIN, NARROW_BELOW, NARROW_MARGIN
 
-COLUMN_WIDTH = 680
-_SIDE = 28
-_NARROW_SIDE = 16
-_NARROW = 640
 _GAP = 14
 _TOAST_GAP = 10
 
@@ -61,7 +58,7 @@ class ChatPane(QWidget):
         width, height = self.width(), self.height()
         head = self.header.height()
         self.header.setGeometry(0, 0, width, head)
-        side = _NARROW_SIDE if width < _NARROW else _SIDE
+        side = NARROW_MARGIN if width < NARROW_BELOW else MARGIN
         column = min(COLUMN_WIDTH, width - 2 * side)
         left = (width - column) // 2
         wanted = self.composer.wanted_height()

@@ -22,7 +22,7 @@ _Mode = Literal["send", "stop"]
 
 
 class SendButton(HoverButton):
-    """Sends; while a reply is written and nothing is typed, stops it."""
+    """Sends; while a reply is written, stops it."""
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(theme, parent)
@@ -73,10 +73,9 @@ class Composer(QWidget):
     """A raised surface with the text and one button. Its margins hold the shadow.
 
     Signals:
-        sent: The text to send; the caller clears the composer when it is stored.
+        sent: The text to send; the receiver empties the composer.
         stop_requested: The reply is to end.
         edit_last_requested: Up in the empty composer.
-        text_changed: Something was typed.
         height_changed: `wanted_height` differs.
         refused: A text of so many characters was pasted, which is too long.
     """
@@ -84,7 +83,6 @@ class Composer(QWidget):
     sent = Signal(str)
     stop_requested = Signal()
     edit_last_requested = Signal()
-    text_changed = Signal()
     height_changed = Signal()
     refused = Signal(int)
 
@@ -103,10 +101,10 @@ class Composer(QWidget):
         self.input.last_message_wanted.connect(self.edit_last_requested)
         self.input.height_changed.connect(self.height_changed)
         self.input.refused.connect(self.refused)
-        self.input.textChanged.connect(self._text_changed)
+        self.input.textChanged.connect(self._show_button)
         self.button.clicked.connect(self._act)
         theme.changed.connect(self.update)
-        self.set_name("")
+        self.set_hint("Write a message")
 
     @property
     def text(self) -> str:
@@ -116,10 +114,6 @@ class Composer(QWidget):
     def set_text(self, text: str) -> None:
         """Write this instead."""
         self.input.set_text(text)
-
-    def set_name(self, model_name: str) -> None:
-        """Name the model in the hint; "" if there is none yet."""
-        self.input.set_hint(f"Message {model_name}" if model_name else "Write a message")
 
     def set_hint(self, hint: str) -> None:
         """Show this while nothing is written."""
@@ -188,13 +182,8 @@ class Composer(QWidget):
         else:
             self._submit()
 
-    def _text_changed(self) -> None:
-        self._show_button()
-        self.text_changed.emit()
-
     def _show_button(self) -> None:
-        has_text = bool(self.text.strip())
         if self._is_replying:
             self.button.set_mode("stop", can_act=True)
         else:
-            self.button.set_mode("send", can_act=has_text)
+            self.button.set_mode("send", can_act=bool(self.text.strip()))

@@ -62,6 +62,8 @@ class ModelController(QObject):
 
     def open_menu(self) -> None:
         """Open the menu of models under its button."""
+        if self._menu is not None:
+            self._menu.deleteLater()
         self._menu = self.build_menu()
         self._menu.open_below(self._pane.header.model_button, align_right=True)
 

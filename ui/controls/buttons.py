@@ -186,11 +186,6 @@ class IconButton(HoverButton):
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.name_it(name, shortcut)
 
-    def set_icon(self, icon_name: str) -> None:
-        """Show another drawing."""
-        self._icon_name = icon_name
-        self.update()
-
     def set_color_role(self, role: str) -> None:
         """Rest colour of the icon, a field of `Palette`: "text_2", or "text_3" in footers."""
         self._color_role = role

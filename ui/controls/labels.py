@@ -35,12 +35,6 @@ class Label(QLabel):
         theme.changed.connect(self._apply)
         self._apply()
 
-    def set_role(self, role: str) -> None:
-        """Take the colour of this field of `Palette`."""
-        if role != self._role:
-            self._role = role
-            self._apply()
-
     def showEvent(self, event: QShowEvent) -> None:
         """Qt override: the first polish under a style sheet takes the palette back."""
         super().showEvent(event)

@@ -14,7 +14,7 @@ from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 
 _GAP = 2
-_KEYBOARD_REASONS = (
+KEYBOARD_REASONS = (
     Qt.FocusReason.TabFocusReason,
     Qt.FocusReason.BacktabFocusReason,
     Qt.FocusReason.ShortcutFocusReason,
@@ -38,7 +38,6 @@ class FocusRing(QWidget):
         self._theme = theme
         self._target: QWidget | None = None
         self._followed: list[QWidget] = []
-        self._last_reason = Qt.FocusReason.OtherFocusReason
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.hide()
@@ -49,7 +48,7 @@ class FocusRing(QWidget):
         """Qt override: keep to the target when it, or a widget around it, moves."""
         if event.type() == QEvent.Type.FocusIn and watched is self._target:
             reason = cast(QFocusEvent, event).reason()
-            self.setVisible(reason in _KEYBOARD_REASONS and self._place())
+            self.setVisible(reason in KEYBOARD_REASONS and self._place())
         elif event.type() in _FOLLOWED_EVENTS and self.isVisible():
             self.setVisible(self._place())
         return False
@@ -72,7 +71,7 @@ class FocusRing(QWidget):
     def show_for(self, target: QWidget, reason: Qt.FocusReason) -> None:
         """Follow `target` if the keyboard moved the focus there; else hide."""
         self._follow(target)
-        self.setVisible(reason in _KEYBOARD_REASONS and self._place())
+        self.setVisible(reason in KEYBOARD_REASONS and self._place())
 
     def _focus_changed(self, old: QWidget | None, new: QWidget | None) -> None:
         if new is None or new.property("focusRadius") is None or new.window() != self.window():
@@ -81,7 +80,7 @@ class FocusRing(QWidget):
             return
         reason = new.property("focusReason")
         self._follow(new)
-        self.setVisible(bool(reason in _KEYBOARD_REASONS) and self._place())
+        self.setVisible(bool(reason in KEYBOARD_REASONS) and self._place())
 
     def _follow(self, target: QWidget | None) -> None:
         for widget in self._followed:

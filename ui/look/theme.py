@@ -5,7 +5,7 @@ when `changed` is emitted.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 from PySide6.QtCore import QLocale, QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
@@ -15,7 +15,6 @@ from ui.look.text_styles import TEXT_STYLES
 from ui.look.tokens import CONTRAST, DARK, LIGHT, Palette
 
 ThemeChoice = Literal["system", "light", "dark", "contrast"]
-THEME_CHOICES: tuple[ThemeChoice, ...] = get_args(ThemeChoice)
 
 MIN_TEXT_SIZE_PERCENT = 80
 MAX_TEXT_SIZE_PERCENT = 200

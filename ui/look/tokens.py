@@ -102,11 +102,6 @@ class Palette:
     code: CodePalette
 
     @property
-    def is_dark(self) -> bool:
-        """Whether text is lighter than its background."""
-        return self.name != "light"
-
-    @property
     def is_contrast(self) -> bool:
         """Whether every surface is outlined and nothing has a shadow."""
         return self.name == "contrast"

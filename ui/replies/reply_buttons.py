@@ -7,16 +7,12 @@ from PySide6.QtGui import QColor, QFontMetrics, QGuiApplication, QPainter, QPain
 from PySide6.QtWidgets import QWidget
 
 from ui.controls.buttons import HoverButton, IconButton, centred
+from ui.look.focus_ring import KEYBOARD_REASONS
 from ui.look.icons import paint_icon
 from ui.look.painting import paint_rounded, paint_shadow, shadow_margins
 from ui.look.theme import Theme
 
 COPIED_MS = 1500
-KEYBOARD_REASONS = (
-    Qt.FocusReason.TabFocusReason,
-    Qt.FocusReason.BacktabFocusReason,
-    Qt.FocusReason.ShortcutFocusReason,
-)
 _HEIGHT = 26
 _PADDING = 8
 _ICON = 16
