@@ -2,10 +2,11 @@
 
 Our own records give lengths, not texts. What could slip through is the message of an unexpected
 exception, since a ValueError or KeyError may quote what it choked on: such messages are left out,
-the type and the places in the code remain.
+the type and the places in the code remain. The home folder, which names the person, is "~".
 """
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -45,13 +46,17 @@ class PrivateFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
+        home = os.path.expanduser("~")
+        # Without a home it is "/" or stays "~": nothing to hide then.
+        self._home = home + os.sep if len(home) > 1 else None
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and below it the exception if there is one."""
         # Another handler may have left its own, full text of the exception in the record.
         known, record.exc_text = record.exc_text, None
         try:
-            return super().format(record)
+            line = super().format(record)
+            return line if self._home is None else line.replace(self._home, "~" + os.sep)
         finally:
             record.exc_text = known
 

@@ -30,6 +30,21 @@ def test_log_has_own_records_from_info_and_others_from_warning(log_file: Path) -
     ]
 
 
+def test_log_names_the_home_folder_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "someone"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "someone"))
+    file = tmp_path / "quire.log"
+    handler = start_log(file)
+    try:
+        logging.getLogger("app.x").info("in %s", tmp_path / "someone" / "models")
+    finally:
+        end_log(handler)
+    assert "someone" not in file.read_text("utf-8")
+    assert f"in {Path('~') / 'models'}" in file.read_text("utf-8")
+
+
 def test_log_rotates_and_keeps_a_few_files(log_file: Path) -> None:
     for number in range(60):
         logging.getLogger("app.x").info("%d %s", number, "x" * 100_000)
