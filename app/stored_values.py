@@ -14,6 +14,8 @@ from app.conversation import ChatSettings
 from app.settings import sampling_from_raw
 from inference.metrics import RequestMetrics
 
+_METRICS = frozenset(item.name for item in dataclasses.fields(RequestMetrics))
+
 
 def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:
     """Unsigned 32-bit, little-endian; 4 bytes per token."""
@@ -46,8 +48,7 @@ def metrics_from_text(text: str | None) -> RequestMetrics | None:
     if text is None:
         return None
     raw = _object(text)
-    names = {item.name for item in dataclasses.fields(RequestMetrics)}
-    known = {name: value for name, value in raw.items() if name in names}
+    known = {name: value for name, value in raw.items() if name in _METRICS}
     return RequestMetrics(**known) if known else None  # type: ignore[arg-type]  # written by us
 
 

@@ -4,7 +4,7 @@ The parts have their own controllers; here is what spans several of them: shortc
 chat menu, links, and what a failed reply offers.
 """
 
-from PySide6.QtCore import QByteArray, QObject, Signal
+from PySide6.QtCore import QByteArray, QObject
 from PySide6.QtWidgets import QDialog
 
 from app.chat_session import ChatSession
@@ -35,12 +35,7 @@ class Controller(QObject):
 
     Attributes:
         appearance, chat, models, sidebar, status: Theme, and the controllers of the parts.
-
-    Signals:
-        window_closed: The program is to end.
     """
-
-    window_closed = Signal()
 
     def __init__(
         self,
@@ -177,7 +172,7 @@ class Controller(QObject):
         window.chat.messages.action_requested.connect(self._act_on_failure)
         window.status.private_button.clicked.connect(self._open_connections)
         window.escaped.connect(self._session.stop)
-        window.closed.connect(self._close)
+        window.closed.connect(self._keep_geometry)
         window.fold_changed.connect(lambda is_open: self._settings.change(sidebar_visible=is_open))
         window.width_dragged.connect(lambda width: self._settings.change(sidebar_width=width))
 
@@ -273,7 +268,6 @@ class Controller(QObject):
         self._dialog = dialog
         dialog.open()
 
-    def _close(self) -> None:
+    def _keep_geometry(self) -> None:
         geometry = bytes(self._window.saveGeometry().toBase64().data()).decode("ascii")
         self._settings.change(window_geometry=geometry)
-        self.window_closed.emit()

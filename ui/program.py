@@ -6,7 +6,7 @@ Order matters: the window is painted first, then the engine thread starts and lo
 import logging
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QApplication
 
 from app.chat_session import ChatSession
@@ -35,14 +35,9 @@ class Program(QObject):
     Attributes:
         settings, session, window, controller, theme, worker: The parts.
 
-    Signals:
-        ended: The window was closed.
-
     Raises:
         StorageError: The chats cannot be opened.
     """
-
-    ended = Signal()
 
     def __init__(
         self, application: QApplication, paths: Paths, worker: EngineWorker | None = None
@@ -66,7 +61,6 @@ class Program(QObject):
             appearance=self._appearance,
             paths=paths,
         )
-        self.controller.window_closed.connect(self.ended)
 
     def show(self) -> None:
         """Show the window, the caret in the composer."""

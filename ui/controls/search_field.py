@@ -4,7 +4,7 @@ from PySide6.QtCore import QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
-from ui.controls.buttons import IconButton, native_keys
+from ui.controls.buttons import IconButton, native_keys, tooltip_text
 from ui.look.icons import paint_icon
 from ui.look.theme import Theme
 
@@ -28,7 +28,7 @@ class SearchField(QLineEdit):
         self.setProperty("look", "row")
         self.setPlaceholderText("Search")
         self.setAccessibleName("Search chats")
-        self.setToolTip(f"Search titles and messages  ({shortcut})")
+        self.setToolTip(tooltip_text("Search titles and messages", shortcut))
         self._clear_button = IconButton(
             theme, "circle-x", "Clear the search", icon_size=16, size=26, parent=self
         )
