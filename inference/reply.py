@@ -118,17 +118,18 @@ class Reply:
     def _read(self, token_id: int) -> tuple[str, FinishReason | None]:
         """The text that a token makes safe to show, and whether the reply ends with it."""
         if token_id in self._tokenizer.eos_ids:
-            return self._flush(""), "stop"
+            return self._flush(), "stop"
         text, is_hit = self._stop_strings.push(self._detokenizer.push(token_id))
         if is_hit:
             return text, "stop"
         if self._num_sampled >= self._max_tokens:
-            return self._flush(text), "length"
+            # The model had more to say, so half a character at the end is not shown.
+            return text + self._stop_strings.finish(), "length"
         return text, None
 
-    def _flush(self, text: str) -> str:
+    def _flush(self) -> str:
         rest, is_hit = self._stop_strings.push(self._detokenizer.finish())
-        return text + rest if is_hit else text + rest + self._stop_strings.finish()
+        return rest if is_hit else rest + self._stop_strings.finish()
 
     def _output(
         self,

@@ -35,7 +35,10 @@ def test_joined_text_is_what_the_kept_ids_decode_to() -> None:
     loaded = make_loaded()
     outputs = answer(make_engine(loaded), ask(make_tokens(9), greedy(40)))
     kept = outputs[-1].reply_token_ids
-    assert kept == tuple(sampled_ids(outputs))
+    assert kept is not None
+    sampled = tuple(sampled_ids(outputs))
+    assert kept == sampled[: len(kept)]
+    assert len(sampled) - len(kept) == 2  # these end inside a character
     assert shown_text(outputs) == loaded.tokenizer.decode(kept)
     assert all(output.reply_token_ids is None for output in outputs[:-1])
 
@@ -69,6 +72,15 @@ def test_text_held_back_is_shown_when_the_reply_ends_by_length() -> None:
     outputs = answer(engine, ask([5], greedy(4, stop=["END"])))
     assert shown_text(outputs) == "abEN"
     assert outputs[-1].finish_reason == "length"
+
+
+def test_half_a_character_at_the_length_limit_is_not_shown_and_not_kept() -> None:
+    engine, _ = scripted_engine("ab€")
+    outputs = answer(engine, ask([5], greedy(4)))  # of the euro sign two bytes of three
+    assert shown_text(outputs) == "ab"
+    assert outputs[-1].finish_reason == "length"
+    assert outputs[-1].metrics.completion_tokens == 4
+    assert outputs[-1].reply_token_ids == tuple(id_of(byte) for byte in b"ab")
 
 
 def test_half_a_character_at_the_end_is_not_in_the_kept_ids_of_an_abort() -> None:
