@@ -38,10 +38,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, metavar="PATH", help="a GGUF file or model folder")
+    parser.add_argument("--model", type=_path, metavar="PATH", help="a GGUF file or model folder")
     parser.add_argument(
-        "--profile", type=Path, metavar="DIR", help="keep settings, chats and logs in DIR"
+        "--profile", type=_path, metavar="DIR", help="keep settings, chats and logs in DIR"
     )
+
+
+def _path(text: str) -> Path:
+    """A path that is not empty: "" would mean the folder where the person happens to stand."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
