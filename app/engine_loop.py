@@ -181,7 +181,6 @@ class EngineLoop:
             self._emit(ModelFailed(command.path, failure_from(error)))
         else:
             self._engine = engine
-            logger.info("Model ready in %.0f ms: %s", engine.info.load_ms, engine.info.backend)
             # The window knows the model by the path it asked for.
             self._emit(ModelReady(replace(engine.info, path=command.path)))
             self._next_stats_at = 0.0

@@ -3,6 +3,7 @@
 The QThread object lives on the GUI thread; only `run` and what it calls are on the engine thread.
 """
 
+import threading
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QThread, Signal
@@ -41,6 +42,7 @@ class EngineWorker(QThread):
 
     def run(self) -> None:
         """Serve commands until the end; Qt calls this on the engine thread."""
+        threading.current_thread().name = "engine"  # in the log
         self._loop.run()
 
     def shutdown(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> bool:

@@ -84,6 +84,17 @@ def test_session_and_worker_make_a_whole_reply(qtbot: QtBot, tmp_path: Path) -> 
     session.close()
 
 
+def test_engine_thread_has_its_name_in_the_log(qtbot: QtBot) -> None:
+    names: list[str] = []
+    script = FakeScript(before_stage=lambda _: names.append(threading.current_thread().name))
+    worker = EngineWorker(FakeEngineFactory(script))
+    worker.start()
+    worker.post(LOAD)
+    qtbot.waitUntil(lambda: bool(names))
+    assert worker.shutdown()
+    assert set(names) == {"engine"}
+
+
 def test_stop_ends_a_reply_while_the_engine_works(qtbot: QtBot) -> None:
     step_may_go_on = threading.Semaphore(3)
 
