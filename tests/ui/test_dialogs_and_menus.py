@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QContextMenuEvent
+from PySide6.QtGui import QColor, QContextMenuEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 
 from app.session_changes import StorageFailed
 from inference.errors import ComputeError
@@ -148,6 +148,44 @@ def test_context_menu_of_a_chat_renames_and_deletes(open_window: Opener) -> None
     menu.actions()[-1].trigger()
     menu.close()
     assert window.titles == []
+
+
+@pytest.mark.parametrize("can_blend", [True, False])
+def test_menu_and_tip_of_a_chat_have_their_own_background(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, can_blend: bool
+) -> None:
+    monkeypatch.setattr("ui.look.style.can_blend_windows", lambda: can_blend)
+    window = open_window()
+    window.start_engine()
+    window.say("Hello")
+    window.program.theme.set_choice("light")
+    chats = window.sidebar.chat_list
+    place = chats.visualRect(chats.rows.index_of(window.chat_id("Hello"))).center()
+    QToolTip.showText(chats.mapToGlobal(place), "Hello, a tip", chats)
+    tip = next(it for it in QApplication.topLevelWidgets() if it.inherits("QTipLabel"))
+    assert _color_at(tip, QPoint(4, tip.height() // 2)) == "#ff24272c"
+    tip.hide()
+    place = chats._painter.menu_rect(chats.visualRect(chats.currentIndex())).center()
+    QTest.mouseClick(chats.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    menu = chats.findChild(Menu)
+    assert menu is not None
+    inside = QPoint(menu_margins().left() + 4, menu.height() // 2)
+    assert _color_at(menu, inside) == "#ffffffff"
+    menu.close()
+
+
+def test_chat_list_lets_the_sidebar_through(open_window: Opener) -> None:
+    window = open_window()
+    for choice in ("light", "dark"):
+        window.program.theme.set_choice(choice)
+        chats = window.sidebar.chat_list
+        place = chats.mapTo(window.sidebar, chats.rect().center())
+        wanted = window.program.theme.color("sidebar").name(QColor.NameFormat.HexArgb)
+        assert _color_at(window.sidebar, place) == wanted
+
+
+def _color_at(widget: QWidget, place: QPoint) -> str:
+    return widget.grab().toImage().pixelColor(place).name(QColor.NameFormat.HexArgb)
 
 
 def test_dots_of_a_row_open_its_menu_and_not_the_chat(open_window: Opener) -> None:

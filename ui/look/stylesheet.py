@@ -32,7 +32,6 @@ QLineEdit[look="row"] {
 }
 QLineEdit[look="row"]:focus { background: $raised; border-color: $ring; }
 QLineEdit[inline="true"] { min-height: 0; padding: 0 10px; border: ${focus}px solid $ring; }
-ChatList, ChatList > QWidget { background: transparent; border: none; }
 QScrollBar:vertical { background: transparent; width: 10px; margin: 0; border: none; }
 QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; border: none; }
 QScrollBar::handle { background: $handle; border-radius: 3px; }
