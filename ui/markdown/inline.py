@@ -9,7 +9,7 @@ from ui.markdown.blocks import Run
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-OPENABLE_SCHEMES = ("http://", "https://", "mailto:")
+OPENABLE_SCHEMES = ("http://", "https://")
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ _COUNTED = {"strong": "bold", "em": "italic", "s": "strike"}
 def runs_of(tokens: "Sequence[Token]") -> tuple[Run, ...]:
     """The children of one inline token as runs; neighbours with the same look are joined.
 
-    Only addresses that a browser or a mail program opens become links. Any other address is
-    written out behind its text, so that nothing is hidden and nothing of this machine is reached.
+    Only addresses that a browser opens become links. Any other address is written out behind its
+    text, so that nothing is hidden and nothing of this machine or a mail program is reached.
     """
     joined: list[Run] = []
     for run in _raw_runs(tokens):
@@ -55,7 +55,8 @@ def _raw_runs(tokens: "Sequence[Token]") -> Iterator[Run]:
         elif token.type == "link_open":
             look.href = str(token.attrs.get("href", ""))
         elif token.type == "link_close":
-            if look.href and not is_openable(look.href):
+            is_written_out = token.info == "auto"  # <a@b.org>: the text is the address
+            if look.href and not is_openable(look.href) and not is_written_out:
                 yield _run(look, f" ({look.href})")
             look.href = None
         elif token.type == "image":
