@@ -1,7 +1,7 @@
 """One reply in the making: from sampled ids to text that may be shown. Engine thread only.
 
-    id -> Sampler -> StreamDetokenizer -> StopStringFilter -> text of the step
-                     whole characters     nothing of a stop string
+    id -> Sampler -> StreamDetokenizer -> EmojiFilter  -> StopStringFilter -> text of the step
+                     whole code points    whole emoji     nothing of a stop string
 
 It knows nothing of blocks and steps; the scheduler's `Sequence` has the tokens to compute.
 """
@@ -17,6 +17,7 @@ from inference.request import FinishReason, StepOutput
 from inference.sampling import Sampler
 from inference.scheduler import Sequence
 from inference.text.detokenizer import StreamDetokenizer
+from inference.text.emoji import EmojiFilter
 from inference.text.stop_strings import StopStringFilter
 from inference.text.tokenizer import Tokenizer
 
@@ -50,6 +51,7 @@ class Reply:
         self._tokenizer = tokenizer
         self._sampler = sampler
         self._detokenizer = StreamDetokenizer(tokenizer)
+        self._emoji = EmojiFilter()
         self._stop_strings = StopStringFilter(stop)
         self._max_tokens = max_tokens
         self._shown: list[str] = []
@@ -95,8 +97,8 @@ class Reply:
     def end(
         self, reason: FinishReason, now: float, *, error: EngineError | None = None
     ) -> StepOutput:
-        """End it from outside; the characters held back for a stop string are shown after all."""
-        return self._output(now, text=self._stop_strings.finish(), reason=reason, error=error)
+        """End it from outside; whole characters that were held back are shown after all."""
+        return self._output(now, text=self._rest(), reason=reason, error=error)
 
     def metrics(self, now: float) -> RequestMetrics:
         """Times and counts so far."""
@@ -118,18 +120,19 @@ class Reply:
     def _read(self, token_id: int) -> tuple[str, FinishReason | None]:
         """The text that a token makes safe to show, and whether the reply ends with it."""
         if token_id in self._tokenizer.eos_ids:
-            return self._flush(), "stop"
-        text, is_hit = self._stop_strings.push(self._detokenizer.push(token_id))
+            return self._rest(self._detokenizer.finish()), "stop"
+        text, is_hit = self._stop_strings.push(self._emoji.push(self._detokenizer.push(token_id)))
         if is_hit:
             return text, "stop"
         if self._num_sampled >= self._max_tokens:
             # The model had more to say, so half a character at the end is not shown.
-            return text + self._stop_strings.finish(), "length"
+            return text + self._rest(), "length"
         return text, None
 
-    def _flush(self) -> str:
-        rest, is_hit = self._stop_strings.push(self._detokenizer.finish())
-        return rest if is_hit else rest + self._stop_strings.finish()
+    def _rest(self, text: str = "") -> str:
+        """What the filters hold back, followed by the last `text`; nothing comes after it."""
+        held, is_hit = self._stop_strings.push(self._emoji.push(text) + self._emoji.finish())
+        return held if is_hit else held + self._stop_strings.finish()
 
     def _output(
         self,

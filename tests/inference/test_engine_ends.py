@@ -98,3 +98,16 @@ def test_max_tokens_is_cut_to_the_room_in_the_context() -> None:
     outputs = answer(engine, ask(make_tokens(27), greedy(None)))
     assert len(sampled_ids(outputs)) == 5
     assert outputs[-1].finish_reason == "length"
+
+
+def test_emoji_of_several_code_points_comes_at_once() -> None:
+    engine, _ = scripted_engine("a👩‍👩‍👧b")
+    outputs = answer(engine, ask([5], greedy(None)))
+    assert [output.text for output in outputs if output.text] == ["a", "👩‍👩‍👧b"]
+
+
+def test_emoji_that_is_held_back_is_shown_when_the_reply_is_cut() -> None:
+    engine, _ = scripted_engine("a👩‍👩‍👧b")
+    outputs = answer(engine, ask([5], greedy(1 + 4 + 3)))  # a, the first emoji, its joiner
+    assert shown_text(outputs) == "a👩‍"
+    assert outputs[-1].finish_reason == "length"
