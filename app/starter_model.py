@@ -6,7 +6,6 @@ carries the file in its resources instead.
 """
 
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import resources
@@ -43,6 +42,8 @@ def find_starter_model(
 
 
 def _files_of(distribution: str) -> list[Path]:
+    from importlib import metadata  # 10 ms, which the window need not wait for
+
     try:
         files = metadata.distribution(distribution).files or []
     except metadata.PackageNotFoundError:

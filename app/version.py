@@ -1,7 +1,6 @@
 """Quire's version, written in one place only: pyproject.toml. Pure Python."""
 
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +17,8 @@ def quire_version(root: Path = _ROOT) -> str:
 
 def version_of(distribution: str) -> str:
     """The version of an installed package; "unknown" if it is not there."""
+    from importlib import metadata  # see app.starter_model
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

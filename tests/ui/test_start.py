@@ -113,7 +113,10 @@ def test_second_start_of_the_program_ends_with_0_at_once(qtbot: QtBot, tmp_path:
     first.release()
 
 
-NOT_BEFORE_PAINT = ("torch", "transformers", "numpy", "markdown_it", "pygments")
+NOT_BEFORE_PAINT = (
+    *("torch", "transformers", "numpy"),
+    *("markdown_it", "pygments", "importlib.metadata"),
+)
 
 
 def test_window_imports_nothing_that_can_wait_until_it_is_painted(tmp_path: Path) -> None:
