@@ -59,6 +59,52 @@ def test_rename_by_f2_in_the_list_changes_the_title(two_chats: OpenWindow) -> No
     two_chats.wait(lambda: two_chats.titles == ["Money", "Lisbon in May"])
 
 
+@pytest.mark.parametrize("key", [Qt.Key.Key_Return, Qt.Key.Key_Escape])
+def test_rename_in_the_list_gives_the_focus_back_to_the_row(
+    two_chats: OpenWindow, key: Qt.Key
+) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    chat_id = two_chats.chat_id("Travel")
+    chats.setCurrentIndex(chats.rows.index_of(chat_id))  # not the open one
+    two_chats.press(Qt.Key.Key_F2)
+    field = chats.findChild(QLineEdit)
+    assert field is not None
+    QTest.keyClicks(field, "Lisbon")
+    QTest.keyClick(field, key)
+    two_chats.wait(lambda: chats.findChild(QLineEdit) is None)
+    assert ("Lisbon" in two_chats.titles) is (key == Qt.Key.Key_Return)
+    assert two_chats.window.focusWidget() is chats
+    assert chats.currentIndex() == chats.rows.index_of(chat_id)
+    assert "focused" in chats.row_state(chats.currentIndex())
+    two_chats.press(Qt.Key.Key_Delete)
+    assert two_chats.titles == ["Money"]
+
+
+def test_title_that_is_typed_outlives_a_new_order_of_the_list(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    two_chats.click_chat("Travel")
+    chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id("Money")))
+    chats.setFocus()
+    two_chats.press(Qt.Key.Key_F2)
+    field = chats.findChild(QLineEdit)
+    assert field is not None
+    QTest.keyClicks(field, "Taxes")
+    two_chats.session.send("More")  # as a reply that ends: the chat goes to the top
+    two_chats.wait(lambda: not two_chats.session.is_replying)
+    assert field.isVisible()
+    QTest.keyClick(field, Qt.Key.Key_Return)
+    two_chats.wait(lambda: two_chats.titles == ["Travel", "Taxes"])
+
+
+def test_row_loses_its_ring_with_the_focus(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    assert "focused" in chats.row_state(chats.currentIndex())
+    two_chats.chat.composer.input.setFocus()
+    assert "focused" not in chats.row_state(chats.currentIndex())
+
+
 def test_rename_in_the_header_changes_the_title_everywhere(two_chats: OpenWindow) -> None:
     two_chats.chat.composer.input.setFocus()
     two_chats.press(Qt.Key.Key_F2)

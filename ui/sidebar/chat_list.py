@@ -14,6 +14,7 @@ from PySide6.QtCore import (
 )
 from PySide6.QtGui import QContextMenuEvent, QFocusEvent, QKeyEvent, QMouseEvent, QPaintEvent
 from PySide6.QtWidgets import (
+    QAbstractItemDelegate,
     QAbstractItemView,
     QFrame,
     QLineEdit,
@@ -101,6 +102,7 @@ class ChatList(QListView):
         self._open_id: str | None = None
         self._replying_id: str | None = None
         self._has_keyboard_focus = False
+        self._late_rows: list[Row] | None = None
         self._painter = ChatRowPainter(theme)
         self.rows = ChatListModel(self)
         self.setModel(self.rows)
@@ -118,16 +120,23 @@ class ChatList(QListView):
         theme.changed.connect(self.scheduleDelayedItemsLayout)
 
     def set_rows(self, rows: list[Row]) -> None:
-        """Show these rows; the current one is kept where it is still there."""
+        """Show these rows; the current one is kept where it is still there.
+
+        While a title is typed they wait: the field would go with its row, and the focus with it.
+        """
+        if self.state() == QAbstractItemView.State.EditingState:
+            self._late_rows = rows
+            return
         current = self.rows.row(self.currentIndex())
         self.rows.set_rows(rows)
         if isinstance(current, ChatRow):
             self.setCurrentIndex(self.rows.index_of(current.id))
 
     def set_open(self, chat_id: str | None) -> None:
-        """Mark the chat that the window shows."""
+        """Mark the chat that the window shows; when it changes, its row becomes the current one."""
+        if chat_id != self._open_id or not self.currentIndex().isValid():
+            self.setCurrentIndex(self.rows.index_of(chat_id))
         self._open_id = chat_id
-        self.setCurrentIndex(self.rows.index_of(chat_id))
         self.viewport().update()
 
     def set_replying(self, chat_id: str | None) -> None:
@@ -150,7 +159,8 @@ class ChatList(QListView):
             return frozenset()
         place = self.viewport().mapFromGlobal(self.cursor().pos())
         is_hovered = self.viewport().underMouse() and self.indexAt(place) == index
-        is_focused = self._has_keyboard_focus and self.currentIndex() == index
+        has_ring = self._has_keyboard_focus and self.hasFocus()
+        is_focused = has_ring and self.currentIndex() == index
         marks = {
             "open": row.id == self._open_id,
             "replying": row.id == self._replying_id,
@@ -214,6 +224,13 @@ class ChatList(QListView):
             place = self.viewport().mapToGlobal(self.visualRect(index).bottomLeft())
         if isinstance(self.rows.row(index), ChatRow):
             self._open_menu(index, place)
+
+    def closeEditor(self, editor: QWidget, hint: QAbstractItemDelegate.EndEditHint) -> None:
+        """Qt override: the title is typed, so rows that wait can be shown."""
+        super().closeEditor(editor, hint)
+        rows, self._late_rows = self._late_rows, None
+        if rows is not None:
+            self.set_rows(rows)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override: rows end nearer to the edge where a scroll bar stands beside them."""
