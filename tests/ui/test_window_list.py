@@ -141,6 +141,40 @@ def test_delete_by_key_and_undo_brings_the_chat_back(two_chats: OpenWindow) -> N
     assert not two_chats.chat.toast.isVisible()
 
 
+@pytest.mark.parametrize("by_key", [True, False])
+@pytest.mark.parametrize("place", ["list", "composer"])
+def test_undo_gives_the_focus_back_to_where_it_was(
+    two_chats: OpenWindow, place: str, by_key: bool
+) -> None:
+    chats = two_chats.sidebar.chat_list
+    before = chats if place == "list" else two_chats.chat.composer.input
+    before.setFocus()
+    two_chats.controller.delete()
+    undo = two_chats.button("Undo", two_chats.chat.toast)
+    if by_key:
+        undo.setFocus(Qt.FocusReason.TabFocusReason)
+        QTest.keyClick(undo, Qt.Key.Key_Space)
+    else:
+        two_chats.click("Undo", two_chats.chat.toast)
+    assert two_chats.titles == ["Money", "Travel"]
+    assert two_chats.window.focusWidget() is before
+    money = chats.rows.index_of(two_chats.chat_id("Money"))
+    assert ("focused" in chats.row_state(money)) is (place == "list" and by_key)
+
+
+def test_closed_toast_gives_the_focus_to_the_composer_if_the_list_is_folded(
+    two_chats: OpenWindow,
+) -> None:
+    two_chats.sidebar.chat_list.setFocus()
+    two_chats.controller.delete()
+    close = two_chats.button("Close", two_chats.chat.toast)
+    close.setFocus(Qt.FocusReason.TabFocusReason)
+    two_chats.window.toggle_sidebar()
+    two_chats.press(Qt.Key.Key_Space)
+    assert not two_chats.chat.toast.isVisible()
+    assert two_chats.window.focusWidget() is two_chats.chat.composer.input
+
+
 def test_delete_of_the_shown_chat_shows_a_new_one_and_undo_shows_it_again(
     two_chats: OpenWindow,
 ) -> None:

@@ -113,9 +113,11 @@ def test_failed_load_can_be_tried_again(open_window: Opener) -> None:
     window = open_window(script)
     window.start_engine("/models/bad.gguf")
     script.load_error = None
+    window.chat.composer.input.setFocus()
     window.click("Try again", window.chat.notice)
     window.wait(lambda: window.session.model.kind == "ready")
     assert window.session.model.path == "/models/bad.gguf"
+    assert window.window.focusWidget() is window.chat.composer.input
 
 
 def test_starter_model_is_offered_after_a_failed_load(

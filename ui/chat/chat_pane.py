@@ -33,6 +33,8 @@ class ChatPane(QWidget):
         self.notice = Notice(theme, self)
         self.composer = Composer(theme, self)
         self.toast = Toast(theme, self)
+        for guest in (self.notice, self.toast):
+            guest.focus_home = self.composer.input
         self.composer.height_changed.connect(self.place)
         self.toast.resized.connect(self._place_toast)
         self.messages.scrolled.connect(self.header.set_scrolled)

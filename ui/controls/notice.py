@@ -7,6 +7,7 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from ui.controls.buttons import Button
+from ui.controls.focus_guest import FocusGuest
 from ui.controls.labels import Label
 from ui.look.icons import paint_icon
 from ui.look.painting import paint_rounded
@@ -19,7 +20,7 @@ _FILL_OPACITY = 0.6
 NoticeAction = tuple[str, Callable[[], object]]
 
 
-class Notice(QWidget):
+class Notice(FocusGuest):
     """What happened, in one title and one sentence; the first action is the one that solves it."""
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:

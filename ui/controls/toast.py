@@ -16,6 +16,7 @@ from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from ui.controls.buttons import Button, IconButton
+from ui.controls.focus_guest import FocusGuest
 from ui.controls.labels import Label
 from ui.look.icons import paint_icon
 from ui.look.painting import paint_rounded, paint_shadow, shadow_margins
@@ -28,7 +29,7 @@ _HEIGHT = 46
 _SLIDE_MS = 160
 
 
-class Toast(QWidget):
+class Toast(FocusGuest):
     """One at a time; goes after six seconds, but stays while hovered or focused.
 
     Signals:
