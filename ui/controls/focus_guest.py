@@ -40,7 +40,7 @@ class FocusGuest(QWidget):
             self._had_focus = old
 
     def _give_focus_back(self) -> None:
-        focused = self.window().focusWidget()
+        focused = cast("QWidget | None", self.window().focusWidget())  # its stub leaves out None
         if focused is None or not self.isAncestorOf(focused):
             return
         reason = focused.property("focusReason")
