@@ -34,7 +34,7 @@ from app.logs import end_log, start_log
 from app.messages import ReplyEnded, ReplyId, ReplyProgressed
 from app.paths import Paths
 from app.preload import import_engine
-from app.prompting import engine_messages, model_key
+from app.prompting import engine_messages
 from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
 from app.texts import without_controls
@@ -107,7 +107,7 @@ def answer(
         cleanup.callback(engine.close)
         history = chat.say(question, system_prompt=options.system)
         live = LiveReply(_REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
-        live.key = model_key(engine.info)
+        live.key = engine.info.fingerprint
         answering = _Answering(engine, chat, live, is_streaming=not options.json)
         general = settings.system_prompt
         code = answering.run(

@@ -219,7 +219,7 @@ class ChatSession:
         """
         if not text.strip():
             return False
-        conversation = self._interrupted()
+        conversation = self._current(self._interrupted())
         return self._say(text, conversation, conversation.leaf_id if conversation else None)
 
     def edit(self, message_id: MessageId, text: str) -> bool:
@@ -366,6 +366,19 @@ class ChatSession:
         if live is not None:
             self._desk.abandon(live)
         return self.conversation
+
+    def _current(self, conversation: Conversation | None) -> Conversation | None:
+        """The chat as it is stored, shown anew if `ask` went on with it in another process."""
+        if conversation is None:
+            return None
+        leaf_id = self._announcer.stored(lambda: self._store.leaf_of(conversation.id))
+        if leaf_id is None or leaf_id in conversation.messages:
+            return conversation
+        stored = self._announcer.stored(lambda: self._store.load(conversation.id))
+        if stored is None:
+            return conversation
+        self._show(stored)
+        return stored
 
     def _show(self, conversation: Conversation | None) -> None:
         self._conversation = conversation

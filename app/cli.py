@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from app.errors import AppError, ProfileError
+from app.failures import failure_from
 from app.paths import Paths
 from app.texts import without_controls
 from inference.config import SamplingParams
@@ -161,9 +162,12 @@ def ask(arguments: Sequence[str]) -> int:
         from app.asking import answer  # light; the engine itself is imported inside
 
         return answer(options, question, Paths(options.profile))
-    except (BadInputError, AppError, EngineError) as error:
-        hint = getattr(error, "hint", "")
-        complain(f"{error} {hint}".strip())
+    except EngineError as error:
+        failure = failure_from(error)
+        complain(f"{failure.message} {failure.hint}".strip())
+        return exit_code_of(error)
+    except (BadInputError, AppError) as error:
+        complain(f"{error} {getattr(error, 'hint', '')}".strip())
         return exit_code_of(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

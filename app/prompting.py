@@ -3,16 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from app.conversation import Message
-from app.texts import storable
-from inference.metrics import ModelInfo
 from inference.request import ChatMessage
 
 TITLE_CHARS = 40
-
-
-def model_key(info: ModelInfo) -> str:
-    """Names the model whose token ids are stored: only the same one may take them as they are."""
-    return f"{storable(info.path)}|{info.quantization}|{info.num_parameters}"
 
 
 def engine_messages(
@@ -26,7 +19,7 @@ def engine_messages(
     Args:
         path: The visible chat, oldest first, ending with the message to answer.
         system_prompt: Put first; "" leaves it out.
-        key: Of the open model; the ids of replies by another one are not used.
+        key: The open model's fingerprint; the ids of replies by another one are not used.
     """
     spoken = list(_without_failed_turns(path))
     messages = [

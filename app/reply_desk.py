@@ -28,7 +28,7 @@ from app.messages import (
     StatsSampled,
     StopReply,
 )
-from app.prompting import engine_messages, model_key
+from app.prompting import engine_messages
 from app.session_changes import (
     ModelChanged,
     ModelState,
@@ -186,7 +186,7 @@ class ReplyDesk:
     # ------------------------------------------------------------------ one reply's life
 
     def _send(self, live: LiveReply, info: ModelInfo) -> None:
-        live.key = model_key(info)
+        live.key = info.fingerprint
         settings = self._settings.value
         self._post(
             Generate(

@@ -136,6 +136,11 @@ class ConversationStore:
         """Store which branch is shown."""
         self._write("UPDATE conversations SET leaf_id = ? WHERE id = ?", (leaf_id, conversation_id))
 
+    def leaf_of(self, conversation_id: ConversationId) -> MessageId | None:
+        """The end of a chat's stored path; None if it is empty or gone."""
+        rows = self._read("SELECT leaf_id FROM conversations WHERE id = ?", (conversation_id,))
+        return rows[0][0] if rows else None
+
     def touch(self, conversation_id: ConversationId) -> float:
         """Move a chat to the top of the list; returns the time that was stored."""
         now = self._clock()

@@ -80,6 +80,8 @@ class ModelInfo:
         backend: Attention backend in use and why, e.g. "blocks (CPU)".
         device: "cpu", "cuda:0", ...
         load_ms: From the call of load to ready.
+        fingerprint: Names weights, tokenizer and compute type: the same for the same files in every
+            process and at any path, another for another model. Token ids belong to it.
     """
 
     name: str
@@ -94,6 +96,7 @@ class ModelInfo:
     backend: str
     device: str
     load_ms: float
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ def make_model_info(**fields: object) -> ModelInfo:
         backend="fake (no device)",
         device="cpu",
         load_ms=12.0,
+        fingerprint="fa4e",
     )
     return replace(info, **fields)  # type: ignore[arg-type]
 

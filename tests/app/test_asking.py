@@ -13,7 +13,6 @@ from app.cli import BadInputError, parse_ask_arguments, read_question
 from app.conversation import Conversation, Message
 from app.errors import ProfileError
 from app.paths import Paths
-from app.prompting import model_key
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
@@ -164,7 +163,7 @@ def test_conversation_is_made_and_continued(asker: Asker) -> None:
     ]
     reply = chat.path()[1]
     assert reply.token_ids == (100, 101)
-    assert reply.model_key == model_key(asker.engines[0].info)
+    assert reply.model_key == asker.engines[0].info.fingerprint
     assert reply.metrics is not None
     assert reply.metrics.completion_tokens == 2
     assert asker.engines[1].requests[0].messages == (

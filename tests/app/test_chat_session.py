@@ -34,7 +34,6 @@ from app.messages import (
     StatsSampled,
     StopReply,
 )
-from app.prompting import model_key
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
@@ -290,7 +289,7 @@ def test_reply_grows_ends_and_is_stored(ready: Bench) -> None:
         100.0,
         status="complete",
         token_ids=(7, 8),
-        model_key=model_key(INFO),
+        model_key=INFO.fingerprint,
         metrics=METRICS,
     )
     assert ready.stored(2) == ready.last
@@ -631,7 +630,7 @@ def test_reply_waits_for_the_model_that_loads(bench: Bench) -> None:
     assert bench.generate().messages == (ChatMessage("user", "a"),)
     bench.says("b")
     bench.ends()
-    assert bench.stored(2).model_key == model_key(INFO)
+    assert bench.stored(2).model_key == INFO.fingerprint
 
 
 def test_reply_that_waits_for_a_load_that_fails_gets_its_error(bench: Bench) -> None:
@@ -678,7 +677,7 @@ def test_switch_of_the_model_ends_the_reply_as_stopped(ready: Bench) -> None:
     ready.says("half")
     ready.session.load_model("/other")
     ready.ends(finish_reason="aborted")
-    other = make_model_info(path="/other")
+    other = make_model_info(path="/other", fingerprint="other")
     ready.session.handle_event(ModelReady(other))
     assert (ready.last.status, ready.last.content) == ("stopped", "half")
     ready.session.send("b")
@@ -841,3 +840,26 @@ def test_text_with_half_a_pair_is_stored_as_it_can_be(bench: Bench) -> None:
     assert [hit.conversation.title for hit in bench.session.search("\udc00 title")] == [
         "\ufffd title"
     ]
+
+
+def test_send_goes_on_where_another_process_ended_the_chat(ready: Bench) -> None:
+    ready.session.send("one")
+    ready.session.stop()
+    chat = ready.chat
+    other = ConversationStore(ready.path, clock=lambda: 200.0)
+    asked = other.add_message(chat.id, parent_id=chat.leaf_id, role="user", content="two")
+    answered = other.add_message(chat.id, parent_id=asked.id, role="assistant", content="2")
+    other.close()
+    ready.session.send("three")
+    contents = [message.content for message in ready.chat.path()]
+    assert contents == ["one", "", "two", "2", "three", ""]
+    assert ready.chat.path()[4].parent_id == answered.id
+
+
+def test_send_in_a_chat_that_nobody_else_touched_reads_it_only_once(ready: Bench) -> None:
+    ready.session.send("one")
+    before = ready.chat
+    ready.changes.clear()
+    ready.session.send("two")
+    assert not any(isinstance(change, ConversationShown) for change in ready.changes)
+    assert ready.chat.path()[0] == before.path()[0]

@@ -316,3 +316,17 @@ def test_ask_never_imports_qt(tmp_path: Path, starter_model_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "0 []"
     assert done.stderr == ""
+
+
+def test_prompt_that_does_not_fit_is_said_without_the_fields_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise ContextOverflowError(9000, 8192)
+
+    monkeypatch.setattr("app.asking.answer", refuse)
+    assert ask(["x"]) == 2
+    assert capsys.readouterr().err == (
+        "quire: The prompt has 9,000 tokens and the context holds 8,192, one of them for the reply."
+        " Shorten the message, or start a new chat.\n"
+    )

@@ -1,9 +1,8 @@
 import pytest
 
 from app.conversation import ConversationId, Message, MessageId, MessageStatus
-from app.prompting import engine_messages, model_key, title_from
+from app.prompting import engine_messages, title_from
 from inference.request import ChatMessage, Role
-from tests.app.fake_engine import make_model_info
 
 
 def make_message(
@@ -75,17 +74,6 @@ def test_messages_keep_a_reply_that_failed_later() -> None:
     ]
     contents = [m.content for m in engine_messages(path, system_prompt="", key=None)]
     assert contents == ["a", "half", "b"]
-
-
-@pytest.mark.parametrize("field", ["path", "quantization", "num_parameters"])
-def test_model_key_differs_with_each_part(field: str) -> None:
-    value: object = 1 if field == "num_parameters" else "other"
-    assert model_key(make_model_info(**{field: value})) != model_key(make_model_info())
-
-
-def test_model_key_of_a_path_that_is_not_text_can_be_stored() -> None:
-    key = model_key(make_model_info(path="/models/caf\udce9.gguf"))
-    assert key.encode("utf-8").startswith("/models/caf\ufffd.gguf|".encode())
 
 
 @pytest.mark.parametrize(

@@ -216,3 +216,10 @@ def test_backend_is_named_with_its_reason() -> None:
     assert make_engine().info.backend == "blocks (CPU)"
     reference = make_engine(attention_backend="reference")
     assert reference.info.backend == "reference (CPU, chosen in the configuration)"
+
+
+def test_fingerprint_is_the_models_own() -> None:
+    fingerprint = make_engine(make_loaded("llama")).info.fingerprint
+    assert fingerprint == make_engine(make_loaded("llama")).info.fingerprint
+    assert fingerprint != make_engine(make_loaded("llama", seed=1)).info.fingerprint
+    assert len(fingerprint) == 32

@@ -38,7 +38,7 @@ def test_decode_tps_counts_tokens_after_the_first(metrics, expected):
 VALUES = [
     RequestMetrics(1, 2, 3, 4, "evicted", 5.0, 6.0, 7.0, 8.0, 9.0),
     BlockCounts(total=3, free=1, cached=1, used=1),
-    ModelInfo("a", "b", "llama", "Q4_1", 1, 2, 3, 4, True, "blocks (CPU)", "cpu", 5.0),
+    ModelInfo("a", "b", "llama", "Q4_1", 1, 2, 3, 4, True, "blocks (CPU)", "cpu", 5.0, "f00d"),
     EngineStats(blocks=BlockCounts(total=1, free=1), evictions=2),
 ]
 
