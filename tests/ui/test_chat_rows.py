@@ -10,7 +10,14 @@ from app.messages import Failure
 from app.search import SearchHit
 from app.session_changes import ModelState
 from tests.app.fake_engine import make_model_info
-from ui.chat.model_words import composer_hint, greeting, model_label, path_name
+from ui.chat.model_words import (
+    composer_hint,
+    greeting,
+    headline,
+    model_label,
+    path_name,
+    short_name,
+)
 from ui.controls.numbers import count, gigabytes, percent, rate, seconds
 from ui.dialogs.error import failure_words
 from ui.sidebar.chat_rows import ChatRow, HeadingRow, Row, rows_by_day, rows_of_hits
@@ -53,18 +60,46 @@ def test_hits_show_what_was_found() -> None:
 
 
 def test_model_words_for_each_state() -> None:
-    ready = ModelState("ready", "/m/x.gguf", info=make_model_info(name="SmolLM2"))
+    info = make_model_info(name="SmolLM2-135M-Instruct")
+    ready = ModelState("ready", "/m/x.gguf", info=info)
     failure = Failure("memory", "It needs 6.1 GB and 3.1 GB are free.", "Close other programs.")
     failed = ModelState("failed", "/m/x.gguf", failure=failure)
-    assert model_label(ready).text == "SmolLM2"
+    assert model_label(ready).text == "SmolLM2 135M"
+    assert model_label(ready).tip.startswith("SmolLM2-135M-Instruct is ready.")
     assert model_label(ModelState("loading", "/m/x.gguf", "Reading", 0.424)).text == "Loading 42%"
     assert model_label(failed).text == "Model not loaded"
     assert model_label(ModelState()).text == "Choose a model"
-    assert composer_hint(ready) == "Message SmolLM2"
-    assert composer_hint(failed) == "Write a message"
-    assert greeting(ready) == "SmolLM2 runs on this computer. Nothing you write leaves it."
+    assert composer_hint(ready, has_messages=False) == "Message SmolLM2 135M"
+    assert composer_hint(failed, has_messages=False) == "Write a message"
+    for state in (ready, failed):
+        assert composer_hint(state, has_messages=True) == "Write the next message"
+    assert greeting(ready) == "SmolLM2 135M runs on this computer. Nothing you write leaves it."
+    assert headline(ready, lacks_model=False) == "Ready when you are"
+    assert headline(failed, lacks_model=False) == "No model is open"
+    assert headline(ModelState(), lacks_model=True) == "Open a model to begin"
     assert path_name("/a/b/Model-Q4.GGUF") == "Model-Q4"
     assert path_name("/a/b/folder") == "folder"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("SmolLM2-135M-Instruct", "SmolLM2 135M"),
+        ("Qwen2.5-Coder-1.5B-Instruct", "Qwen2.5 Coder 1.5B"),
+        ("gemma-3-4b-it", "gemma 3 4b"),
+        ("Llama_2_7b_chat", "Llama 2 7b"),
+        ("SmolLM2 135M instruct", "SmolLM2 135M"),
+        ("it-runs-Chatty", "it runs Chatty"),
+        ("Instruct-2", "Instruct 2"),
+        ("Fake 1B", "Fake 1B"),
+        ("chat", "chat"),
+        ("-it", "-it"),
+        ("---", "---"),
+        ("", ""),
+    ],
+)
+def test_short_name_is_what_people_say(name: str, short: str) -> None:
+    assert short_name(name) == short
 
 
 def test_failure_words_name_what_happened_and_what_to_do() -> None:

@@ -171,6 +171,19 @@ def test_up_in_empty_composer_edits_the_last_own_message(open_window: Opener) ->
     assert field.toPlainText() == "Last"
 
 
+def test_composer_hint_says_what_comes_next(open_window: Opener) -> None:
+    window = open_window()
+    window.start_engine()
+    hint = window.chat.composer.input.accessibleDescription
+    assert hint() == "Message Fake 1B"
+    window.say("Hello")
+    assert hint() == "Write the next message"
+    window.controller.new_chat()
+    assert hint() == "Message Fake 1B"
+    window.click_chat("Hello")
+    assert hint() == "Write the next message"
+
+
 def test_new_chat_by_shortcut_shows_the_greeting(open_window: Opener) -> None:
     window = open_window()
     window.start_engine()

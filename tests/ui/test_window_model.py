@@ -19,6 +19,11 @@ def _answer(path: str | None) -> classmethod:  # type: ignore[type-arg]
     return classmethod(lambda _cls, _parent, _folder: path)
 
 
+def _shown_texts(window: OpenWindow) -> list[str]:
+    """What the empty chat says, top to bottom."""
+    return [label.text() for label in window.chat.empty.findChildren(Label) if label.isVisible()]
+
+
 def test_open_model_file_loads_the_chosen_file(
     open_window: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,6 +105,7 @@ def test_failed_load_tells_why_and_offers_the_next_step(
     assert "the file ends too early." in notice.text
     assert "Get it again." in notice.text
     assert window.chat.header.model_button.text() == "Model not loaded"
+    assert _shown_texts(window)[0] == "No model is open"
     script.load_error = None
     good = str(tmp_path / "good.gguf")
     monkeypatch.setattr(ModelFileDialog, "ask", _answer(good))
@@ -139,13 +145,11 @@ def test_without_any_model_the_first_screen_offers_to_open_one(
     assert window.chat.empty.cards[0].isVisible()
     monkeypatch.setattr("ui.program.find_starter_model", lambda: None)
     window.program.start_engine()
-    texts = [label.text() for label in window.chat.empty.findChildren(Label) if label.isVisible()]
-    assert "Open a model to begin" in texts
+    assert _shown_texts(window)[0] == "Open a model to begin"
     assert not any(card.isVisible() for card in window.chat.empty.cards)
     button = window.button("Open a model…", window.chat.empty)
     assert button.isVisible()
     window.session.load_model("/models/fake.gguf")
     window.wait(lambda: window.session.model.kind == "ready")
     assert window.chat.empty.cards[0].isVisible()
-    texts = [label.text() for label in window.chat.empty.findChildren(Label) if label.isVisible()]
-    assert "Ready when you are" in texts
+    assert _shown_texts(window)[0] == "Ready when you are"

@@ -57,8 +57,6 @@ SUGGESTIONS = (
         "I cannot come to the meeting on Friday.",
     ),
 )
-READY = "Ready when you are"
-NO_MODEL = "Open a model to begin"
 
 
 class SuggestionCard(HoverButton):
@@ -127,7 +125,7 @@ class EmptyState(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._lacks_model = False
-        self._headline = Label(theme, READY, style="welcome")
+        self._headline = Label(theme, style="welcome")
         self._subline = Label(theme, style="body", role="text_2")
         self._model_line = Label(theme, style="label", role="text_2")
         self._open_button = Button(theme, "Open a model…", "quiet")
@@ -146,10 +144,10 @@ class EmptyState(QWidget):
             )
         self._lay_out()
         theme.changed.connect(self._fit)
-        self.show_lines("Nothing you write leaves this computer.", "")
 
-    def show_lines(self, subline: str, model_line: str) -> None:
-        """Set the sentence below the greeting and the one beside "Open a model…"."""
+    def show_lines(self, headline: str, subline: str, model_line: str) -> None:
+        """Set the greeting, the sentence below it and the one beside "Open a model…"."""
+        self._headline.setText(headline)
         self._subline.setText(subline)
         self._model_line.setText(model_line)
         self._model_line.setVisible(bool(model_line))
@@ -157,7 +155,6 @@ class EmptyState(QWidget):
     def ask_for_model(self, lacks_model: bool) -> None:
         """Whether there is no model at all: then opening one is what the page offers."""
         self._lacks_model = lacks_model
-        self._headline.setText(NO_MODEL if lacks_model else READY)
         self._open_button.kind = "primary" if lacks_model else "quiet"
         self._open_button.update()
         self._fit()

@@ -6,10 +6,17 @@ from PySide6.QtCore import QObject
 from PySide6.QtGui import QActionGroup
 
 from app.chat_session import ChatSession
-from app.session_changes import ModelChanged, ModelState, SessionChange
+from app.session_changes import ConversationShown, ModelChanged, ModelState, SessionChange
 from app.settings import SettingsStore
 from ui.chat.chat_pane import ChatPane
-from ui.chat.model_words import composer_hint, greeting, model_label, path_name
+from ui.chat.model_words import (
+    composer_hint,
+    greeting,
+    headline,
+    model_label,
+    path_name,
+    short_name,
+)
 from ui.controls.menus import Menu
 from ui.dialogs.error import failure_words
 from ui.dialogs.open_model import ModelFileDialog, ModelFolderDialog, start_folder
@@ -113,20 +120,33 @@ class ModelController(QObject):
             self._session.load_model(path)
 
     def _follow(self, change: SessionChange) -> None:
-        if isinstance(change, ModelChanged):
-            self._show(change.state)
+        match change:
+            case ModelChanged(state):
+                self._show(state)
+            case ConversationShown():
+                self._show_hint()
+            case _:
+                pass
 
     def _show(self, state: ModelState) -> None:
         self._pane.header.model_button.show_label(model_label(state))
-        self._pane.composer.set_hint(composer_hint(state))
-        self._pane.empty.ask_for_model(self._lacks_model and state.kind == "none")
+        self._show_hint()
+        lacks_model = self._lacks_model and state.kind == "none"
+        self._pane.empty.ask_for_model(lacks_model)
         small = state.info is not None and state.info.num_parameters < _SMALL_MODEL_PARAMETERS
-        line = f"{state.info.name} is small and quick." if state.info and small else ""
-        self._pane.empty.show_lines(greeting(state), line)
+        line = f"{short_name(state.info.name)} is small and quick." if state.info and small else ""
+        title = headline(state, lacks_model=lacks_model)
+        self._pane.empty.show_lines(title, greeting(state), line)
         if state.kind == "failed":
             self._show_failure(state)
         elif self._pane.notice.isVisibleTo(self._pane):
             self._pane.show_notice(False)
+
+    def _show_hint(self) -> None:
+        conversation = self._session.conversation
+        has_messages = conversation is not None and bool(conversation.path())
+        hint = composer_hint(self._session.model, has_messages=has_messages)
+        self._pane.composer.set_hint(hint)
 
     def _show_failure(self, state: ModelState) -> None:
         if state.failure is None:

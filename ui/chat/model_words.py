@@ -1,5 +1,6 @@
 """What the window says about a model in each state. Pure but for the locale's numbers."""
 
+import re
 from pathlib import Path
 
 from app.session_changes import ModelState
@@ -7,12 +8,16 @@ from ui.chat.model_button import ModelLabel
 from ui.controls.numbers import percent
 from ui.dialogs.error import failure_words
 
+_TUNINGS = frozenset({"instruct", "it", "chat"})
+
 
 def model_label(state: ModelState) -> ModelLabel:
     """The words and the mark of the model button."""
     name = model_name(state)
     if state.kind == "ready":
-        return ModelLabel("ready", name, tip=f"{name} is ready. Choose another model (Ctrl+M)")
+        return ModelLabel(
+            "ready", short_name(name), tip=f"{name} is ready. Choose another model (Ctrl+M)"
+        )
     if state.kind == "loading":
         tip = f"{name}: {state.stage}" if state.stage else name
         return ModelLabel("loading", f"Loading {percent(state.fraction)}", tip=tip)
@@ -29,19 +34,39 @@ def model_name(state: ModelState) -> str:
     return path_name(state.path) if state.path else "No model"
 
 
+def short_name(name: str) -> str:
+    """A model's name as people say it: spaces between words, no last word for its tuning."""
+    words = re.split(r"[-_\s]+", name.strip("-_ "))
+    if words[-1].lower() in _TUNINGS:
+        words.pop()
+    return " ".join(words) or name
+
+
 def path_name(path: str) -> str:
     """A name for people of a model file or folder."""
     name = Path(path).name
     return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
-def composer_hint(state: ModelState) -> str:
+def composer_hint(state: ModelState, *, has_messages: bool) -> str:
     """What the empty composer says."""
-    return f"Message {model_name(state)}" if state.kind == "ready" else "Write a message"
+    if has_messages:
+        return "Write the next message"
+    is_ready = state.kind == "ready"
+    return f"Message {short_name(model_name(state))}" if is_ready else "Write a message"
+
+
+def headline(state: ModelState, *, lacks_model: bool) -> str:
+    """The greeting of an empty chat; `lacks_model` if there is none that could be opened."""
+    if lacks_model:
+        return "Open a model to begin"
+    return "No model is open" if state.kind == "failed" else "Ready when you are"
 
 
 def greeting(state: ModelState) -> str:
     """The sentence below the greeting of an empty chat."""
     if state.kind == "ready":
-        return f"{model_name(state)} runs on this computer. Nothing you write leaves it."
+        return (
+            f"{short_name(model_name(state))} runs on this computer. Nothing you write leaves it."
+        )
     return "Nothing you write leaves this computer."
