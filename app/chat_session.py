@@ -269,7 +269,8 @@ class ChatSession:
         if message.role != "assistant" or message.status != "error":
             return
         self._plain_text_chats.add(conversation.id)
-        self._begin(replace(message, status="streaming", content="", error=None, metrics=None))
+        empty = replace(message, status="streaming", content="", metrics=None)
+        self._begin(replace(empty, error=None, failure_kind=None))
 
     # ------------------------------------------------------------------ engine
 

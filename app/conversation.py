@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
+from app.failure_kind import FailureKind
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
 from inference.request import Role
@@ -23,6 +24,7 @@ class Message:
         model_key: Which model made the ids: they are only reused by the same one.
         status: "streaming" in a stored message means that the program ended in mid-reply.
         error: For status "error": what happened, in words for people.
+        failure_kind: For status "error": decides what the window offers next; None if unknown.
         created_at: Seconds since the epoch.
     """
 
@@ -37,6 +39,7 @@ class Message:
     model_key: str | None = None
     metrics: RequestMetrics | None = None
     error: str | None = None
+    failure_kind: FailureKind | None = None
 
 
 @dataclass(frozen=True, slots=True)

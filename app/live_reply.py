@@ -92,4 +92,5 @@ class LiveReply:
             model_key=None if event.reply_token_ids is None else self.key,
             metrics=event.metrics,
             error=None if failure is None else f"{failure.message} {failure.hint}".strip(),
+            failure_kind=None if failure is None else failure.kind,
         )

@@ -5,8 +5,9 @@ Qt signal. Pure Python, so the engine could move to its own process without touc
 """
 
 from dataclasses import dataclass
-from typing import Literal, NewType
+from typing import NewType
 
+from app.failure_kind import FailureKind
 from inference.config import EngineConfig, SamplingParams
 from inference.metrics import EngineStats, ModelInfo, RequestMetrics
 from inference.request import ChatMessage, FinishReason
@@ -75,7 +76,7 @@ class Failure:
         hint: What to do next; may be empty.
     """
 
-    kind: Literal["model_file", "memory", "context_full", "template", "request", "compute", "bug"]
+    kind: FailureKind
     message: str
     hint: str = ""
 

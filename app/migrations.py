@@ -62,8 +62,12 @@ CREATE TRIGGER title_changed AFTER UPDATE OF title ON conversations BEGIN
 END;
 """
 
+VERSION_2 = """
+ALTER TABLE messages ADD COLUMN failure_kind TEXT;
+"""
+
 # The step at index i leads from version i to version i + 1.
-STEPS: tuple[str, ...] = (VERSION_1,)
+STEPS: tuple[str, ...] = (VERSION_1, VERSION_2)
 
 
 def stored_version(connection: sqlite3.Connection) -> int:

@@ -26,9 +26,8 @@ from app.search import SearchHit, index_query, needs_plain_search, snippet
 from app.stored_values import (
     chat_settings_from_text,
     chat_settings_to_text,
-    ids_from_blob,
     ids_to_blob,
-    metrics_from_text,
+    message_from_row,
     metrics_to_text,
 )
 from inference.request import Role
@@ -107,10 +106,11 @@ class ConversationStore:
         title, created_at, updated_at, settings, leaf_id = rows[0]
         found = self._read(
             "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
-            " model_key, metrics, error FROM messages WHERE conversation_id = ? ORDER BY id",
+            " model_key, metrics, error, failure_kind FROM messages WHERE conversation_id = ?"
+            " ORDER BY id",
             (conversation_id,),
         )
-        messages = {message.id: message for message in map(_message, found)}
+        messages = {message.id: message for message in map(message_from_row, found)}
         return Conversation(
             conversation_id,
             title,
@@ -195,7 +195,7 @@ class ConversationStore:
         """Store a message's new content and state."""
         self._write(
             "UPDATE messages SET content = ?, status = ?, token_ids = ?, model_key = ?,"
-            " metrics = ?, error = ? WHERE id = ?",
+            " metrics = ?, error = ?, failure_kind = ? WHERE id = ?",
             (
                 message.content,
                 message.status,
@@ -203,6 +203,7 @@ class ConversationStore:
                 message.model_key,
                 metrics_to_text(message.metrics),
                 message.error,
+                message.failure_kind,
                 message.id,
             ),
         )
@@ -287,19 +288,3 @@ class ConversationStore:
     def _execute(self, sql: str, arguments: Sequence[object]) -> sqlite3.Cursor:
         with errors_for_people(self.path):
             return self._connection.execute(sql, arguments)
-
-
-def _message(row: sqlite3.Row) -> Message:
-    return Message(
-        MessageId(row["id"]),
-        ConversationId(row["conversation_id"]),
-        row["parent_id"],
-        row["role"],
-        row["content"],
-        row["created_at"],
-        status=row["status"],
-        token_ids=ids_from_blob(row["token_ids"]),
-        model_key=row["model_key"],
-        metrics=metrics_from_text(row["metrics"]),
-        error=row["error"],
-    )

@@ -9,12 +9,40 @@ import json
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Any, Protocol, get_args
 
-from app.conversation import ChatSettings
+from app.conversation import ChatSettings, ConversationId, Message, MessageId
+from app.failure_kind import FailureKind
 from app.settings import sampling_from_raw
 from inference.metrics import RequestMetrics
 
 _METRICS = frozenset(item.name for item in dataclasses.fields(RequestMetrics))
+_FAILURE_KINDS: dict[str, FailureKind] = {kind: kind for kind in get_args(FailureKind)}
+
+
+class Row(Protocol):
+    """One row of a table, its values by column."""
+
+    def __getitem__(self, column: str, /) -> Any:
+        """The value in this column."""
+
+
+def message_from_row(row: Row) -> Message:
+    """A message from its row, which has all columns of the table."""
+    return Message(
+        MessageId(row["id"]),
+        ConversationId(row["conversation_id"]),
+        row["parent_id"],
+        row["role"],
+        row["content"],
+        row["created_at"],
+        status=row["status"],
+        token_ids=ids_from_blob(row["token_ids"]),
+        model_key=row["model_key"],
+        metrics=metrics_from_text(row["metrics"]),
+        error=row["error"],
+        failure_kind=_FAILURE_KINDS.get(row["failure_kind"]),
+    )
 
 
 def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:

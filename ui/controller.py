@@ -239,10 +239,22 @@ class Controller(QObject):
                 self.models.ask_for_file()
             case "plain_text":
                 self._session.continue_as_plain_text()
+            case "new_chat":
+                self._ask_in_new_chat(MessageId(message_id))
             case "details":
                 self._show_details(MessageId(message_id))
             case _:
                 raise ValueError(f"no such action: {action}")
+
+    def _ask_in_new_chat(self, message_id: MessageId) -> None:
+        """Take the question of a failed reply along, to be sent or shortened there."""
+        conversation = self._session.conversation
+        path = conversation.path_to(message_id) if conversation else []
+        questions = [message.content for message in path if message.role == "user"]
+        self.new_chat()
+        composer = self._window.chat.composer
+        draft = [composer.text] if composer.text else []
+        composer.set_text("\n\n".join(draft + questions[-1:]))
 
     def _show_details(self, message_id: MessageId) -> None:
         conversation = self._session.conversation

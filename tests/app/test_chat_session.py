@@ -314,6 +314,7 @@ def test_reply_that_fails_has_the_words_for_people(ready: Bench) -> None:
     assert ready.take() == [MessageChanged(ready.last, FAILURE)]
     assert (ready.last.status, ready.last.content) == ("error", "half")
     assert ready.last.error == "It needs 6 GB. Choose a smaller model."
+    assert ready.last.failure_kind == "memory"
     assert ready.stored(2) == ready.last
 
 
@@ -651,6 +652,7 @@ def test_reply_without_any_model_gets_an_error_with_the_next_step(bench: Bench) 
     bench.session.send("a")
     assert bench.posted == []
     assert bench.last.error == ("No model is open. Choose a model, then make the reply again.")
+    assert bench.last.failure_kind == "model_file"
     assert bench.texts == ["a", ""]
 
 
@@ -704,12 +706,15 @@ def test_failure_for_lack_of_a_template_can_be_retried_as_plain_text(bench: Benc
     assert not bench.generate().as_plain_text
     failure = Failure("template", "No template.")
     bench.ends(finish_reason="error", failure=failure, reply_token_ids=None)
-    assert bench.take()[-1] == MessageChanged(bench.last, failure)
+    failed = bench.last
+    assert failed.failure_kind == "template"
+    assert bench.take()[-1] == MessageChanged(failed, failure)
     bench.session.continue_as_plain_text()
     assert bench.generate().as_plain_text
     assert bench.generate().messages == (ChatMessage("user", "a"),)
     assert bench.take() == [ReplyStarted(bench.last)]
-    assert (bench.last.id, bench.last.status, bench.last.error) == (2, "streaming", None)
+    assert (bench.last.id, bench.last.status) == (2, "streaming")
+    assert (bench.last.error, bench.last.failure_kind) == (None, None)
     bench.says("b")
     bench.ends()
     bench.session.send("c")

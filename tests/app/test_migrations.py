@@ -22,10 +22,29 @@ def test_new_database_has_version_zero() -> None:
 def test_migrate_runs_all_steps_and_stores_the_number() -> None:
     connection = make_connection()
     migrate(connection)
-    assert stored_version(connection) == len(STEPS) == 1
+    assert stored_version(connection) == len(STEPS) == 2
     assert {"conversations", "messages", "message_index", "title_index"} <= set(tables(connection))
     migrate(connection)
-    assert stored_version(connection) == 1
+    assert stored_version(connection) == 2
+
+
+def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
+    connection = make_connection()
+    migrate(connection, STEPS[:1])
+    connection.execute(
+        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
+    )
+    connection.execute(
+        "INSERT INTO messages(conversation_id, role, content, created_at, status, error)"
+        " VALUES ('a', 'assistant', 'half', 3.0, 'error', 'Lost.')"
+    )
+    migrate(connection)
+    assert stored_version(connection) == 2
+    rows = connection.execute("SELECT id, content, error, failure_kind FROM messages").fetchall()
+    assert rows == [(1, "half", "Lost.", None)]
+    found = connection.execute("SELECT rowid FROM message_index WHERE message_index MATCH 'half'")
+    assert found.fetchall() == [(1,)]
 
 
 def test_migrate_runs_only_the_steps_that_lack() -> None:

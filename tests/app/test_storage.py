@@ -21,7 +21,7 @@ from app.conversation import (
 )
 from app.database import FULL_CHECK_BYTES, storage_error
 from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
-from app.migrations import STEPS
+from app.migrations import STEPS, migrate, stored_version
 from app.storage import ConversationStore
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
@@ -93,6 +93,7 @@ def test_message_written_and_read_is_equal(tmp_path: Path) -> None:
         model_key="m",
         metrics=RequestMetrics(prompt_tokens=3, completion_tokens=2, ttft_ms=0.5),
         error="none really",
+        failure_kind="compute",
     )
     store.update_message(done)
     store.close()
@@ -267,7 +268,7 @@ def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE x(y)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 1"):
+    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 2"):
         make_store(tmp_path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -281,8 +282,48 @@ def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path
     lifted = make_store(tmp_path, steps=steps)
     assert lifted.load(chat.id) == chat
     lifted.close()
-    copy = ConversationStore(tmp_path / "chats.format-1.db")
+    copy = ConversationStore(tmp_path / "chats.format-2.db")
     assert copy.load(chat.id) == chat
+    copy.close()
+
+
+def test_database_of_version_1_opens_and_takes_the_kind_of_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, STEPS[:1])
+    connection.execute(
+        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
+    )
+    connection.execute(
+        "INSERT INTO messages(conversation_id, role, content, created_at, status, error)"
+        " VALUES ('a', 'assistant', 'half', 3.0, 'error', 'Lost.')"
+    )
+    connection.close()
+    store = make_store(tmp_path)
+    loaded = store.load(ConversationId("a"))
+    old = Message(
+        MessageId(1),
+        ConversationId("a"),
+        None,
+        "assistant",
+        "half",
+        3.0,
+        status="error",
+        error="Lost.",
+    )
+    assert loaded is not None
+    assert loaded.path() == [old]
+    store.update_message(replace(old, failure_kind="context_full"))
+    store.close()
+    again = make_store(tmp_path)
+    loaded = again.load(ConversationId("a"))
+    again.close()
+    assert loaded is not None
+    assert loaded.path() == [replace(old, failure_kind="context_full")]
+    copy = sqlite3.connect(tmp_path / "chats.format-1.db")
+    assert stored_version(copy) == 1
+    assert copy.execute("SELECT content FROM messages").fetchall() == [("half",)]
     copy.close()
 
 

@@ -1,16 +1,60 @@
+from typing import get_args
+
 import pytest
 
-from app.conversation import ChatSettings
+from app.conversation import ChatSettings, ConversationId, Message, MessageId
+from app.failure_kind import FailureKind
 from app.stored_values import (
     chat_settings_from_text,
     chat_settings_to_text,
     ids_from_blob,
     ids_to_blob,
+    message_from_row,
     metrics_from_text,
     metrics_to_text,
 )
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
+
+
+def make_row(failure_kind: object) -> dict[str, object]:
+    return {
+        "id": 3,
+        "conversation_id": "a",
+        "parent_id": 2,
+        "role": "assistant",
+        "content": "half",
+        "created_at": 1.5,
+        "status": "error",
+        "token_ids": b"\7\0\0\0",
+        "model_key": "m",
+        "metrics": '{"seed": 2}',
+        "error": "Lost.",
+        "failure_kind": failure_kind,
+    }
+
+
+@pytest.mark.parametrize("kind", [*get_args(FailureKind), None])
+def test_message_has_the_values_of_its_row(kind: FailureKind | None) -> None:
+    assert message_from_row(make_row(kind)) == Message(
+        MessageId(3),
+        ConversationId("a"),
+        MessageId(2),
+        "assistant",
+        "half",
+        1.5,
+        status="error",
+        token_ids=(7,),
+        model_key="m",
+        metrics=RequestMetrics(seed=2),
+        error="Lost.",
+        failure_kind=kind,
+    )
+
+
+@pytest.mark.parametrize("value", ["future", "", 3, b"memory"])
+def test_kind_of_failure_that_is_unknown_is_none(value: object) -> None:
+    assert message_from_row(make_row(value)).failure_kind is None
 
 
 def test_ids_take_four_bytes_each_little_endian() -> None:

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.conversation import ConversationId, Message, MessageId, MessageStatus
+from app.failure_kind import FailureKind
 from inference.metrics import RequestMetrics
 from inference.request import Role
 from ui.look.theme import Theme
@@ -25,6 +26,7 @@ def make_message(
     status: MessageStatus = "complete",
     metrics: RequestMetrics | None = None,
     error: str | None = None,
+    failure_kind: FailureKind | None = None,
 ) -> Message:
     return Message(
         id=MessageId(message_id),
@@ -36,6 +38,7 @@ def make_message(
         status=status,
         metrics=metrics,
         error=error,
+        failure_kind=failure_kind,
     )
 
 

@@ -56,14 +56,17 @@ def test_list_version_switch_asks_for_the_neighbour(qtbot):
 
 
 def test_list_error_card_asks_for_its_actions(qtbot):
-    failed = make_message(2, status="error", error="The device stopped. Open the model again.")
+    # The words name a model and its template, and decide nothing.
+    failed = make_message(
+        2, status="error", error="The model's template is lost.", failure_kind="context_full"
+    )
     shown = make_list(qtbot, make_message(1, "user", "q"), failed)
     asked = collected(shown.action_requested)
     for child in reply_view(shown, 2).findChildren(QLabel):
         assert child.textFormat() == Qt.TextFormat.PlainText
     for button in reply_view(shown, 2).findChildren(Button):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert asked == [("open_model", 2), ("try_again", 2), ("details", 2)]
+    assert asked == [("new_chat", 2), ("details", 2)]
 
 
 def test_list_link_is_asked_for_and_not_opened(qtbot):

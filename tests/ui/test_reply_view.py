@@ -20,6 +20,7 @@ from ui.controls.labels import Label
 from ui.controls.menus import Menu
 from ui.replies.error_card import (
     DETAILS,
+    NEW_CHAT,
     OPEN_MODEL,
     PLAIN_TEXT,
     TRY_AGAIN,
@@ -233,15 +234,20 @@ def test_reply_more_offers_copies_and_another_version(qtbot):
 
 
 @pytest.mark.parametrize(
-    ("error", "actions"),
+    ("kind", "actions"),
     [
-        ("The model has no chat template.", (PLAIN_TEXT, OPEN_MODEL, DETAILS)),
-        ("The model needs 6.1 GB and 3.1 GB are free.", (OPEN_MODEL, TRY_AGAIN, DETAILS)),
-        ("The prompt has 9,000 tokens.", (TRY_AGAIN, OPEN_MODEL, DETAILS)),
+        ("template", (PLAIN_TEXT, OPEN_MODEL, DETAILS)),
+        ("context_full", (NEW_CHAT, DETAILS)),
+        ("memory", (OPEN_MODEL, TRY_AGAIN, DETAILS)),
+        ("model_file", (OPEN_MODEL, TRY_AGAIN, DETAILS)),
+        ("request", (TRY_AGAIN, OPEN_MODEL, DETAILS)),
+        ("compute", (TRY_AGAIN, OPEN_MODEL, DETAILS)),
+        ("bug", (TRY_AGAIN, OPEN_MODEL, DETAILS)),
+        (None, (TRY_AGAIN, OPEN_MODEL, DETAILS)),
     ],
 )
-def test_actions_for_puts_the_best_first_and_details_last(error, actions):
-    assert actions_for(error) == actions
+def test_actions_for_puts_the_best_first_and_details_last(kind, actions):
+    assert actions_for(kind) == actions
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,37 @@ def test_failed_reply_offers_to_try_again(open_window: Opener) -> None:
     window.wait(lambda: window.texts == ["Question", "Good."] and not window.session.is_replying)
 
 
+def test_chat_that_is_full_offers_a_new_one_with_the_question(open_window: Opener) -> None:
+    script = FakeScript(replies=["Good."])
+    window = open_window(script)
+    window.start_engine()
+    window.say("First")
+    script.prefill_tokens = 9000
+    window.say("Second")
+    assert window.messages[-1].failure_kind == "context_full"
+    window.click("Start a new chat", window.view(window.messages[-1].id))
+    assert window.session.conversation is None
+    assert window.chat.composer.text == "Second"
+    assert window.window.focusWidget() is window.chat.composer.input
+    script.prefill_tokens = 32
+    window.press(Qt.Key.Key_Return)
+    window.wait(lambda: window.texts == ["Second", "Good."] and not window.session.is_replying)
+
+
+def test_question_of_a_full_chat_joins_what_the_new_one_has_already(open_window: Opener) -> None:
+    window = open_window(FakeScript(prefill_tokens=9000))
+    window.start_engine()
+    window.say("Question")
+    window.type("left here")
+    window.click("New chat", window.sidebar)
+    window.type("waiting")
+    window.click_chat("Question")
+    window.click("Start a new chat", window.view(window.messages[-1].id))
+    assert window.chat.composer.text == "waiting\n\nQuestion"
+    window.click_chat("Question")
+    assert window.chat.composer.text == "left here"
+
+
 def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> None:
     window = open_window(FakeScript(replies=["a b c d"]))
     window.start_engine()

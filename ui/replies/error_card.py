@@ -7,6 +7,7 @@ from PySide6.QtCore import QRectF, QSize, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.failure_kind import FailureKind
 from ui.controls.buttons import Button
 from ui.look.icons import paint_icon
 from ui.look.painting import paint_rounded
@@ -30,7 +31,8 @@ class CardAction:
     """One button of the card.
 
     Attributes:
-        name: Sent when it is pressed: "try_again", "open_model", "plain_text", "details".
+        name: Sent when it is pressed: "try_again", "open_model", "plain_text", "new_chat",
+            "details".
         label: Words on the button.
     """
 
@@ -41,17 +43,22 @@ class CardAction:
 TRY_AGAIN = CardAction("try_again", "Try again")
 OPEN_MODEL = CardAction("open_model", "Open another model")
 PLAIN_TEXT = CardAction("plain_text", "Continue as plain text")
+NEW_CHAT = CardAction("new_chat", "Start a new chat")
 DETAILS = CardAction("details", "Details")
 
 
-def actions_for(error: str) -> tuple[CardAction, ...]:
-    """What solves a failure best comes first; Details is always last."""
-    lowered = error.lower()
-    if "template" in lowered:
-        return (PLAIN_TEXT, OPEN_MODEL, DETAILS)
-    if "memory" in lowered or "model" in lowered:
-        return (OPEN_MODEL, TRY_AGAIN, DETAILS)
-    return (TRY_AGAIN, OPEN_MODEL, DETAILS)
+def actions_for(kind: FailureKind | None) -> tuple[CardAction, ...]:
+    """What solves a failure of this kind best comes first; Details is always last."""
+    match kind:
+        case "template":
+            return (PLAIN_TEXT, OPEN_MODEL, DETAILS)
+        case "context_full":
+            # The same question would not fit again.
+            return (NEW_CHAT, DETAILS)
+        case "memory" | "model_file":
+            return (OPEN_MODEL, TRY_AGAIN, DETAILS)
+        case _:
+            return (TRY_AGAIN, OPEN_MODEL, DETAILS)
 
 
 def split_error(error: str) -> tuple[str, str]:

@@ -157,7 +157,8 @@ class ReplyView(MessageView):
         if self.message.status == "error":
             error = self.message.error or "The reply could not be finished."
             kept = "The reply so far is kept." if self._num_received else "Your message is kept."
-            self._card = ErrorCard(self._theme, f"{error} {kept}", actions_for(error), self)
+            actions = actions_for(self.message.failure_kind)
+            self._card = ErrorCard(self._theme, f"{error} {kept}", actions, self)
             self._card.action_requested.connect(self.action_requested)
             self._card.show()
         self.height_changed.emit()
