@@ -82,6 +82,9 @@ class StatusController(QObject):
         info = self._session.model.info
         used = metrics.prompt_tokens + metrics.completion_tokens
         self._bar.show_context(used, info.context_tokens if info else None)
+        if info is None:
+            # Of a model that is gone; beside one that failed they would be taken for its own.
+            metrics = RequestMetrics()
         speed = metrics.decode_tps
         self._bar.show_speed("" if speed is None else f"{rate(speed)} tok/s")
         first = metrics.ttft_ms

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.messages import ModelUnloaded
 from inference.errors import ModelFileError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow, wait_for
@@ -112,6 +113,31 @@ def test_failed_load_tells_why_and_offers_the_next_step(
     window.click("Open another model…", notice)
     window.wait(lambda: window.session.model.kind == "ready")
     assert not notice.isVisible()
+
+
+def test_failed_load_takes_the_numbers_of_the_model_before_it_away(open_window: Opener) -> None:
+    script = FakeScript(replies=["a b c d"])
+    window = open_window(script)
+    window.start_engine()
+    window.say("Question")
+    status = window.window.status
+    assert (status.speed.text, status.first_word.text) == ("50 tok/s", "First word after 0.10 s")
+    script.load_error = ModelFileError("bad.gguf", "no.")
+    window.session.load_model("/models/bad.gguf")
+    window.wait(lambda: window.session.model.kind == "failed")
+    assert (status.context.text, status.speed.text, status.first_word.text) == ("", "", "")
+    window.say("Again")
+    assert (status.speed.text, status.first_word.text) == ("", "")
+
+
+def test_unload_takes_the_numbers_of_the_last_reply_away(open_window: Opener) -> None:
+    window = open_window(FakeScript(replies=["a b c d"]))
+    window.start_engine()
+    window.say("Question")
+    status = window.window.status
+    assert status.speed.text == "50 tok/s"
+    window.session.handle_event(ModelUnloaded())
+    assert (status.context.text, status.speed.text, status.first_word.text) == ("", "", "")
 
 
 def test_failed_load_can_be_tried_again(open_window: Opener) -> None:
