@@ -216,6 +216,18 @@ def test_settings_gear_opens_the_settings(open_window: Opener) -> None:
     assert window.controller.dialog.windowTitle() == "Settings"
 
 
+def test_keys_go_to_the_window_again_when_a_dialog_is_left(open_window: Opener) -> None:
+    window = open_window()
+    window.chat.composer.input.setFocus()
+    window.controller.open_settings()
+    dialog = window.controller.dialog
+    assert dialog is not None
+    window.wait(lambda: QApplication.activeWindow() is dialog)
+    QTest.keyClick(dialog, Qt.Key.Key_Escape)
+    window.wait(lambda: QApplication.activeWindow() is window.window)
+    assert QApplication.focusWidget() is window.chat.composer.input
+
+
 def test_uncaught_error_is_logged_and_told_once(
     open_window: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

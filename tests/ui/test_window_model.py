@@ -5,6 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
 
 from app.messages import ModelUnloaded
 from inference.errors import ModelFileError
@@ -46,6 +49,24 @@ def test_open_model_folder_loads_the_chosen_folder(
     window.controller.models.ask_for_folder()
     window.wait(lambda: window.session.model.path == str(tmp_path))
     window.wait(lambda: window.session.model.kind == "ready")
+
+
+@pytest.mark.parametrize("kind", [ModelFileDialog, ModelFolderDialog])
+def test_keys_go_to_the_window_again_when_a_file_dialog_is_left(
+    open_window: Opener, tmp_path: Path, kind: type[ModelFileDialog | ModelFolderDialog]
+) -> None:
+    window = open_window()
+    window.chat.composer.input.setFocus()
+
+    def leave() -> None:
+        dialog = QApplication.activeModalWidget()
+        assert dialog is not None
+        QTest.keyClick(dialog, Qt.Key.Key_Escape)
+
+    QTimer.singleShot(0, leave)
+    assert kind.ask(window.window, str(tmp_path)) is None
+    window.wait(lambda: QApplication.activeWindow() is window.window)
+    assert QApplication.focusWidget() is window.chat.composer.input
 
 
 def test_cancelled_dialog_loads_nothing(

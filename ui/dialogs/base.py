@@ -49,6 +49,7 @@ class Dialog(QDialog):
         whole.addSpacing(20)
         whole.addLayout(self._buttons)
         theme.changed.connect(self.update)
+        self.finished.connect(self._give_back)
 
     def add_text(self, text: str, *, role: str = "text_2") -> Label:
         """Add a paragraph."""
@@ -84,3 +85,9 @@ class Dialog(QDialog):
         painter = QPainter(self)
         painter.fillRect(self.rect(), self.theme.color("border_2"))
         painter.fillRect(self.rect().adjusted(1, 1, -1, -1), self.theme.color("raised"))
+
+    def _give_back(self) -> None:
+        """Let the window below have the keys again; without a window manager nobody else does."""
+        parent = self.parentWidget()
+        if parent is not None and parent.isVisible():
+            parent.activateWindow()

@@ -14,6 +14,7 @@ class ModelFileDialog:
         path, _ = QFileDialog.getOpenFileName(
             parent, "Open a model file", folder, "Models (*.gguf);;All files (*)"
         )
+        _give_back(parent)
         return path or None
 
 
@@ -23,10 +24,18 @@ class ModelFolderDialog:
     @classmethod
     def ask(cls, parent: QWidget | None, folder: str) -> str | None:
         """The chosen folder; None if none was chosen. `folder` is where to begin."""
-        return QFileDialog.getExistingDirectory(parent, "Open a model folder", folder) or None
+        path = QFileDialog.getExistingDirectory(parent, "Open a model folder", folder)
+        _give_back(parent)
+        return path or None
 
 
 def start_folder(model_path: str) -> str:
     """Where to look for models: beside the last one, else the home folder."""
     folder = Path(model_path).parent
     return str(folder if model_path and folder.is_dir() else Path.home())
+
+
+def _give_back(parent: QWidget | None) -> None:
+    """Let the window have the keys again, as after our own dialogs."""
+    if parent is not None:
+        parent.activateWindow()
