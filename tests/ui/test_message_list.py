@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.conversation import Message, MessageId
+from app.conversation import ConversationId, Message, MessageId
 from tests.ui.reply_helpers import (
     any_view,
     button_named,
@@ -60,7 +60,10 @@ def test_text_for_a_reply_whose_view_is_not_made_yet_is_not_lost(qtbot, monkeypa
 
 def test_chat_shown_again_fills_its_end_first(qtbot, monkeypatch):
     chat = long_chat(20)
-    other = [replace(m, id=MessageId(m.id + 100), conversation_id="d") for m in long_chat(2)]
+    other = [
+        replace(m, id=MessageId(m.id + 100), conversation_id=ConversationId("d"))
+        for m in long_chat(2)
+    ]
     shown = make_list(qtbot, *chat)
     shown.show_path(other, {})
     monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)
