@@ -74,6 +74,7 @@ def test_rename_in_the_list_gives_the_focus_back_to_the_row(
     QTest.keyClick(field, key)
     two_chats.wait(lambda: chats.findChild(QLineEdit) is None)
     assert ("Lisbon" in two_chats.titles) is (key == Qt.Key.Key_Return)
+    assert two_chats.chat.header.title.text == "Money"
     assert two_chats.window.focusWidget() is chats
     assert chats.currentIndex() == chats.rows.index_of(chat_id)
     assert "focused" in chats.row_state(chats.currentIndex())

@@ -183,6 +183,8 @@ class ChatList(QListView):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override: Enter opens, F2 renames, Delete deletes; arrows move."""
+        if self.state() == QAbstractItemView.State.EditingState:
+            return  # the field passes on what it has no other use for, Enter too
         row = self.rows.row(self.currentIndex())
         self._has_keyboard_focus = True
         if isinstance(row, ChatRow):
