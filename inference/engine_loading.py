@@ -24,7 +24,7 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors, bytes_per_token
 from inference.metrics import ModelInfo
 from inference.model.bridge import TransformersBridge
-from inference.model.linear import threads_for_one_row, use_fast_linear
+from inference.model.linear import use_fast_linear
 from inference.model.loader import LoadedModel, load_model
 from inference.model.memory import free_bytes
 from inference.model.runner import ModelRunner
@@ -108,7 +108,7 @@ def load_parts(
         kv_tensors,
         attention,
         device=torch.device(device),
-        threads_for_one_row=threads_for_one_row(layers, torch.get_num_threads()),
+        has_fast_rows=bool(layers),
     )
     verify_unless_tested(loaded.architecture, bridge, runner, path)
     scheduler, kv = _make_scheduler(kv_tensors, config, _namespace(loaded, bridge, kv_tensors))

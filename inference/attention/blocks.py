@@ -19,7 +19,8 @@ With a window W the rows go in groups of at most min(W, 128), and the keys of a 
 Decode (T = 1) is one unmasked read of everything the token sees, itself included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -85,7 +86,8 @@ class BlocksAttention:
         if span.num_rows == 1:
             end = span.start + 1
             begin = 0 if call.window is None else max(0, end - call.window)
-            return merge(self._attend_pieces(index, (begin, end), query, past, call))
+            with _one_thread():
+                return merge(self._attend_pieces(index, (begin, end), query, past, call))
         if call.window is None or call.window >= span.start + span.num_rows:
             parts = self._attend_pieces(index, (0, span.start), query, past, call)
             return merge([*parts, attend_causal(query, new, call)])
@@ -188,6 +190,21 @@ class BlocksAttention:
             )
             self._scratch[KH, D, dtype] = scratch
         return scratch
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread inside.
+
+    For a single row the kernel's last digits depend on how many threads share the keys, and decode
+    steps run on a number that is found out by a clock. Switching costs less than a microsecond.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _copy_runs(runs: Sequence[Extent], source: Tensor, target: Tensor) -> None:

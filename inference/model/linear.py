@@ -11,15 +11,10 @@ per second (`python -m tests.benchmarks.linear`):
 
 So one row becomes a batch of matrix-vector products, one for each part of the weight, and more rows
 go to oneDNN. The choice depends on the number of rows alone, never on a clock or on the number of
-threads: the same tokens give the same numbers in every process. How many threads share the parts of
-one row is measured: often one core can read almost all that the memory gives, and then a second one
-only gets in the way of the window and of other programs.
+threads: the same tokens give the same numbers in every process.
 """
 
-import math
 import platform
-import time
-from collections.abc import Sequence
 from typing import TypeGuard
 
 import torch
@@ -27,9 +22,6 @@ from torch import Tensor, nn
 
 _MIN_PARTS = 2
 _MAX_PARTS = 64
-_MEASURED_BYTES = 96 * 2**20  # well beyond any cache
-_MEASURED_ROUNDS = 4
-_WORTH_A_THREAD = 0.85  # more threads must take at most this share of the time
 
 
 class FastLinear(nn.Module):
@@ -90,56 +82,6 @@ def use_fast_linear(module: nn.Module) -> list[FastLinear]:
                 setattr(parent, name, layer)
                 exchanged.append(layer)
     return exchanged
-
-
-def threads_for_one_row(layers: Sequence[FastLinear], num_threads: int) -> int:
-    """The fewest threads that are about as fast as any, for a step of one token.
-
-    Takes some 50 ms. The result changes speed only, never a number.
-
-    Args:
-        layers: Of the model; without any, `num_threads` is the answer.
-        num_threads: The most there may be; torch is set to it on return.
-    """
-    measured = _some_of(layers)
-    best, best_seconds = num_threads, math.inf
-    for count in _thread_counts(num_threads) if measured else ():
-        torch.set_num_threads(count)
-        seconds = _seconds_of_one_row(measured)
-        if seconds < best_seconds * _WORTH_A_THREAD:
-            best, best_seconds = count, seconds
-    torch.set_num_threads(num_threads)
-    return best
-
-
-def _some_of(layers: Sequence[FastLinear]) -> list[FastLinear]:
-    """Layers of the model, large ones first, as many as no cache can hold."""
-    found: list[FastLinear] = []
-    num_bytes = 0
-    for layer in sorted(layers, key=lambda layer: -layer.weight.nbytes):
-        if num_bytes >= _MEASURED_BYTES:
-            break
-        found.append(layer)
-        num_bytes += layer.weight.nbytes
-    return found
-
-
-def _thread_counts(num_threads: int) -> list[int]:
-    """1, 2, 4, ... and the most."""
-    counts = [2**power for power in range(num_threads.bit_length())]
-    return sorted({*counts, num_threads} - {count for count in counts if count > num_threads})
-
-
-def _seconds_of_one_row(layers: Sequence[FastLinear]) -> float:
-    rows = {layer.in_features: torch.ones(1, layer.in_features) for layer in layers}
-    fastest = math.inf
-    with torch.inference_mode():
-        for _ in range(_MEASURED_ROUNDS):
-            began = time.perf_counter()
-            for layer in layers:
-                layer(rows[layer.in_features])
-            fastest = min(fastest, time.perf_counter() - began)
-    return fastest
 
 
 def _is_faster_here() -> bool:

@@ -1,5 +1,6 @@
 """Runs one step of the model: chunks of several sequences in, logits out. Engine thread only."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from inference.attention.base import AttentionBackend, Span, extents_of
 from inference.kv_cache.tensors import KvTensors
 from inference.model.bridge import BlockCache, TransformersBridge
+from inference.model.step_threads import StepThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class ModelRunner:
         attention: AttentionBackend,
         *,
         device: torch.device,
-        threads_for_one_row: int | None = None,
+        has_fast_rows: bool = False,
     ) -> None:
         """Join the parts.
 
@@ -52,7 +54,8 @@ class ModelRunner:
             kv: Memory of the bridge's geometry, on `device`.
             attention: How to read it.
             device: Where the model is.
-            threads_for_one_row: CPU threads of a step of one token; None for as many as always.
+            has_fast_rows: Whether a step of one token may run on any number of threads, as with
+                `FastLinear`; else all steps run on as many as torch is set to.
         """
         self.kv = kv
         self._bridge = bridge
@@ -60,7 +63,7 @@ class ModelRunner:
         self.device = device
         self._cache = BlockCache(kv, attention, bridge.dtype)
         self._num_threads = torch.get_num_threads()
-        self._threads_for_one_row = threads_for_one_row or self._num_threads
+        self._one_row_threads = StepThreads(self._num_threads) if has_fast_rows else None
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks in one pass and store their keys and values.
@@ -84,8 +87,23 @@ class ModelRunner:
             slots += self._new_slots(chunk)
             if chunk.needs_logits:
                 keep.append(len(token_ids) - 1)
-        is_one_row = len(token_ids) == 1
-        torch.set_num_threads(self._threads_for_one_row if is_one_row else self._num_threads)
+        if len(token_ids) > 1 or self._one_row_threads is None:
+            torch.set_num_threads(self._num_threads)
+            return self._forward(token_ids, positions, slots, keep, spans)
+        torch.set_num_threads(self._one_row_threads.choose())
+        began = time.perf_counter()
+        logits = self._forward(token_ids, positions, slots, keep, spans)
+        self._one_row_threads.record(time.perf_counter() - began)
+        return logits
+
+    def _forward(
+        self,
+        token_ids: list[int],
+        positions: list[int],
+        slots: list[int],
+        keep: list[int],
+        spans: list[Span],
+    ) -> Tensor:
         with torch.inference_mode():
             self._attention.begin_step(spans)
             self._cache.slots = self._tensor(slots)

@@ -176,3 +176,24 @@ def test_blocks_of_two_geometries_share_a_step() -> None:
             atol=3e-6,
             rtol=1e-5,
         )
+
+
+def test_blocks_decode_gives_the_same_bits_on_any_number_of_threads() -> None:
+    generator = torch.Generator().manual_seed(5)
+    past = KeyValues(*(torch.randn(3, 40 * P, 64, generator=generator) for _ in range(2)))
+    query = torch.randn(1, 9, 1, 64, generator=generator)
+    new = KeyValues(*(tensor[:, 99:100].unsqueeze(0) for tensor in past))
+    spans = [Span(0, 1, 99, extents_of(range(40), P, 100))]
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 4):
+            torch.set_num_threads(count)
+            backend = BlocksAttention()
+            backend.begin_step(spans)
+            results.append(backend.attend(query, new, past, LayerCall(0.125)))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.model import linear
-from inference.model.linear import FastLinear, threads_for_one_row, use_fast_linear
+from inference.model.linear import FastLinear, use_fast_linear
 
 
 @pytest.fixture(autouse=True)
@@ -97,38 +97,3 @@ def test_use_fast_linear_on_other_processors_changes_nothing(monkeypatch):
     model = nn.Sequential(make_linear(32, 8))
     assert use_fast_linear(model) == []
     assert type(model[0]) is nn.Linear
-
-
-@pytest.mark.parametrize(
-    ("most", "counts"),
-    [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
-)
-def test_thread_counts_double_up_to_the_most(most, counts):
-    assert linear._thread_counts(most) == counts
-
-
-@pytest.mark.parametrize(
-    ("seconds", "best"),
-    [
-        ({1: 1.0, 2: 0.95, 4: 0.9}, 1),  # one core reads all that the memory gives
-        ({1: 1.0, 2: 0.6, 4: 0.58}, 2),
-        ({1: 1.0, 2: 0.6, 4: 0.4}, 4),
-        ({1: 1.0, 2: 7.0, 4: 9.0}, 1),  # another program holds the other cores
-    ],
-)
-def test_threads_for_one_row_takes_the_fewest_that_are_about_as_fast(monkeypatch, seconds, best):
-    monkeypatch.setattr(
-        linear, "_seconds_of_one_row", lambda layers: seconds[torch.get_num_threads()]
-    )
-    layers = [FastLinear(make_linear(64, 48))]
-    assert threads_for_one_row(layers, 4) == best
-    assert torch.get_num_threads() == 4
-
-
-def test_threads_for_one_row_without_fast_layers_takes_all():
-    assert threads_for_one_row([], 2) == 2
-
-
-def test_threads_for_one_row_really_measures():
-    layers = [FastLinear(make_linear(64, 48)), FastLinear(make_linear(64, 32))]
-    assert threads_for_one_row(layers, 2) in (1, 2)
