@@ -15,7 +15,7 @@ from app.session_changes import (
 )
 from inference.metrics import RequestMetrics
 from ui.chat.model_button import ModelLabel
-from ui.chat.model_words import model_label, model_name
+from ui.chat.model_words import model_label, model_name, short_name
 from ui.controls.numbers import gigabytes, rate, seconds
 from ui.controls.throttle import Throttle
 from ui.status_bar import StatusBar
@@ -71,7 +71,8 @@ class StatusController(QObject):
     def _show_model(self, state: ModelState) -> None:
         label = model_label(state)
         if state.info is not None:
-            label = ModelLabel(label.mark, model_name(state), tip=state.info.backend)
+            name = model_name(state)
+            label = ModelLabel(label.mark, short_name(name), tip=f"{name}, {state.info.backend}")
             self._bar.show_model(label, state.info.quantization)
         else:
             self._bar.show_model(label)

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QMimeData, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QPlainTextEdit
 
+from app.messages import ModelReady
 from inference.errors import ComputeError
-from tests.app.fake_engine import FakeScript
+from tests.app.fake_engine import FakeScript, make_model_info
 from tests.ui.open_window import OpenWindow, wait_for
 from ui.replies.message_view import OwnMessageView
 
@@ -281,6 +283,16 @@ def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> N
     assert status.speed.text == "50 tok/s"
     assert status.first_word.text == "First word after 0.10 s"
     assert status.private_button.isVisible()
+
+
+def test_status_bar_names_the_model_shortly_and_in_full_on_hover(open_window: Opener) -> None:
+    info = make_model_info(name="SmolLM2-135M-Instruct", backend="blocks (CPU)")
+    window = open_window()
+    window.start_engine()
+    window.session.handle_event(ModelReady(replace(info, path=window.session.model.path)))
+    model = window.window.status.model
+    assert model.text == "SmolLM2 135M · Q4_1"
+    assert "SmolLM2-135M-Instruct, blocks (CPU)" in model.toolTip()
 
 
 def test_paste_that_is_too_long_is_refused_in_words(open_window: Opener) -> None:
