@@ -6,8 +6,7 @@ that one odd row never hides a chat.
 
 import dataclasses
 import json
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
 from typing import Any, Protocol, get_args
 
@@ -49,21 +48,14 @@ def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:
     """Unsigned 32-bit, little-endian; 4 bytes per token."""
     if token_ids is None:
         return None
-    packed = array("I", token_ids)
-    if sys.byteorder == "big":  # pragma: no cover
-        packed.byteswap()
-    return packed.tobytes()
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 def ids_from_blob(blob: bytes | None) -> tuple[int, ...] | None:
     """The opposite of `ids_to_blob`; None for what is not a whole number of ids."""
     if blob is None or len(blob) % 4:
         return None
-    packed = array("I")
-    packed.frombytes(blob)
-    if sys.byteorder == "big":  # pragma: no cover
-        packed.byteswap()
-    return tuple(packed)
+    return struct.unpack(f"<{len(blob) // 4}I", blob)
 
 
 def metrics_to_text(metrics: RequestMetrics | None) -> str | None:
