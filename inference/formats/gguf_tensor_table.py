@@ -50,8 +50,7 @@ def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path)
         )
     return ModelFileError(
         path,
-        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r}; "
-        "the download may be incomplete.",
+        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r}.",
         hint=INCOMPLETE_HINT,
     )
 

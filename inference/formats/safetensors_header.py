@@ -108,8 +108,7 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
     if 8 + length > size:
         raise ModelFileError(
             path,
-            f"The file ends after {size:,} bytes, inside its header of {length:,} bytes; the "
-            "download may be incomplete.",
+            f"The file ends after {size:,} bytes, inside its header of {length:,} bytes.",
             hint=INCOMPLETE_HINT,
         )
     return length
@@ -175,7 +174,7 @@ def _check_coverage(
             raise ModelFileError(
                 path,
                 f"The file ends after {size:,} of {end:,} bytes, inside or before tensor "
-                f"{name[:100]!r}; the download may be incomplete.",
+                f"{name[:100]!r}.",
                 hint=INCOMPLETE_HINT,
             )
     if position < size:
