@@ -6,10 +6,14 @@ from typing import Literal, NewType
 from app.failure_kind import FailureKind
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
-from inference.request import Role
+from inference.request import PromptPart, Role
 
 ConversationId = NewType("ConversationId", str)
 MessageId = NewType("MessageId", int)
+
+OnFull = Literal["ask", "stop", "new_chat", "leave_out"]
+"""What to do when a chat is full: ask (nothing chosen yet), refuse, go on in a new chat with a
+summary, or leave out the oldest whole turns."""
 
 MessageStatus = Literal["complete", "streaming", "stopped", "length", "error"]
 
@@ -25,6 +29,9 @@ class Message:
         status: "streaming" in a stored message means that the program ended in mid-reply.
         error: For status "error": what happened, in words for people.
         failure_kind: For status "error": decides what the window offers next; None if unknown.
+        part: Of a person's message that was answered: the prompt's ids that end with it, made by the
+            model `model_key`; None before.
+        left_out: Of a reply: how many messages of its path, oldest first, the model did not see.
         created_at: Seconds since the epoch.
     """
 
@@ -40,14 +47,21 @@ class Message:
     metrics: RequestMetrics | None = None
     error: str | None = None
     failure_kind: FailureKind | None = None
+    part: PromptPart | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a person set for one chat; None or "" takes the general setting."""
+    """What a person set for one chat; None or "" takes the general setting.
+
+    Attributes:
+        on_full: What to do when the context is full.
+    """
 
     system_prompt: str = ""
     sampling: SamplingParams | None = None
+    on_full: OnFull = "ask"
 
 
 @dataclass(frozen=True, slots=True)

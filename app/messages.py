@@ -10,7 +10,7 @@ from typing import NewType
 from app.failure_kind import FailureKind
 from inference.config import EngineConfig, SamplingParams
 from inference.metrics import EngineStats, ModelInfo, RequestMetrics
-from inference.request import ChatMessage, FinishReason
+from inference.request import ChatMessage, FinishReason, PromptPart
 
 ReplyId = NewType("ReplyId", int)
 
@@ -39,6 +39,9 @@ class Generate:
         reply_id: Chosen by the sender, unique while the program runs; names the reply in events.
         as_plain_text: The model has no chat template and the person chose plain completion: the
             contents are joined with blank lines and continued.
+        leave_out: If the prompt does not fit, leave out the oldest whole turns instead of failing.
+        left_out: How many of the chat's messages are not among `messages` already.
+        keep_on_disk: Whether what is computed may be kept on disk.
     """
 
     reply_id: ReplyId
@@ -46,6 +49,47 @@ class Generate:
     messages: tuple[ChatMessage, ...]
     params: SamplingParams
     as_plain_text: bool = False
+    leave_out: bool = False
+    left_out: int = 0
+    keep_on_disk: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePrompt:
+    """Say how long a prompt would be, before it is sent; answered by PromptMeasured.
+
+    Attributes:
+        measure_id: Chosen by the sender; a newer one makes older ones worthless.
+    """
+
+    measure_id: int
+    messages: tuple[ChatMessage, ...]
+    as_plain_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetChat:
+    """Remove what only this chat has cached, on all tiers and for all models.
+
+    Attributes:
+        is_deleted: The chat is gone: nobody waits for the event CacheCleared.
+    """
+
+    conversation_id: str
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Remove all that is cached, of all chats and models."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetCacheBudgets:
+    """Budgets of RAM and disk from now on, in bytes; None chooses."""
+
+    ram_bytes: int | None
+    disk_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +104,17 @@ class Shutdown:
     """End the engine thread: running replies end as aborted, the model is closed."""
 
 
-Command = LoadModel | UnloadModel | Generate | StopReply | Shutdown
+Command = (
+    LoadModel
+    | UnloadModel
+    | Generate
+    | StopReply
+    | MeasurePrompt
+    | ForgetChat
+    | ClearCache
+    | SetCacheBudgets
+    | Shutdown
+)
 
 
 # ---------------------------------------------------------------- events: engine thread -> GUI
@@ -144,6 +198,47 @@ class ReplyEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptRead:
+    """The prompt of a reply was made; comes before its first ReplyProgressed.
+
+    Attributes:
+        parts: Ids that were not known before, each with the index of its message in the Generate.
+        left_out: How many of the chat's messages, oldest first, are not in the prompt.
+    """
+
+    reply_id: ReplyId
+    parts: tuple[tuple[int, PromptPart], ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMeasured:
+    """The answer to MeasurePrompt; none comes if there is no model or the prompt cannot be made.
+
+    Attributes:
+        fits: Whether there is room for it and for a reply worth having.
+    """
+
+    measure_id: int
+    prompt_tokens: int
+    context_tokens: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    """What was cached is gone.
+
+    Attributes:
+        conversation_id: Of this chat; None for all.
+        freed_bytes: On all tiers together.
+    """
+
+    conversation_id: str | None
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StatsSampled:
     """A snapshot of the engine, at most four times a second while it works, and when it falls idle.
 
@@ -164,5 +259,8 @@ Event = (
     | ModelUnloaded
     | ReplyProgressed
     | ReplyEnded
+    | PromptRead
+    | PromptMeasured
+    | CacheCleared
     | StatsSampled
 )

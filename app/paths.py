@@ -29,19 +29,22 @@ class Paths:
     config_dir: Path = field(init=False)
     data_dir: Path = field(init=False)
     log_dir: Path = field(init=False)
+    cache_dir: Path = field(init=False)
 
     def __post_init__(self) -> None:
         if self.profile is None:
             config = platformdirs.user_config_path(APP_NAME, appauthor=False)
             data = platformdirs.user_data_path(APP_NAME, appauthor=False)
             logs = platformdirs.user_log_path(APP_NAME, appauthor=False)
+            cache = platformdirs.user_cache_path(APP_NAME, appauthor=False)
         else:
             root = Path(os.path.abspath(self.profile.expanduser()))
             object.__setattr__(self, "profile", root)
-            config, data, logs = root, root, root / "logs"
+            config, data, logs, cache = root, root, root / "logs", root / "cache"
         object.__setattr__(self, "config_dir", config)
         object.__setattr__(self, "data_dir", data)
         object.__setattr__(self, "log_dir", logs)
+        object.__setattr__(self, "cache_dir", cache)
 
     @property
     def settings_file(self) -> Path:
@@ -57,6 +60,11 @@ class Paths:
     def log_file(self) -> Path:
         """The newest log; older ones lie beside it with a number."""
         return self.log_dir / "quire.log"
+
+    @property
+    def kv_dir(self) -> Path:
+        """What models have read, to be used again; may be deleted at any time."""
+        return self.cache_dir / "kv"
 
     @property
     def socket_name(self) -> str:

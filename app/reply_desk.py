@@ -153,8 +153,10 @@ class ReplyDesk:
             case ModelUnloaded():
                 if self.model.kind != "loading":
                     self._set_model(ModelState())
-            case _:
+            case ModelLoading() | ModelReady() | ModelFailed():
                 self._model_event(event)
+            case _:
+                pass  # PromptRead, PromptMeasured, CacheCleared: nobody listens yet
 
     def _model_event(self, event: ModelLoading | ModelReady | ModelFailed) -> None:
         path = event.info.path if isinstance(event, ModelReady) else event.path

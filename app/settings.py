@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.errors import SettingError
-from inference.config import SamplingParams
+from inference.config import KV_SCHEMES, SamplingParams
 from inference.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ class Settings:
         system_prompt: For chats that have no own.
         context_tokens: Most tokens of prompt and reply; None takes what model and memory allow.
         num_threads: CPU threads; None takes the physical cores.
+        kv_cache_bytes, ram_cache_bytes, disk_cache_bytes: Budgets of what models have read, on the
+            device, put aside in RAM, and on disk; None chooses; 0 (not on the device) is off.
+        kv_schemes: How keys and values are stored, by the model's path; models that are not here take
+            the default.
         sidebar_width: Logical pixels.
         window_geometry: As the toolkit wrote it, base64; "" before the first close.
     """
@@ -57,6 +61,10 @@ class Settings:
     system_prompt: str = ""
     context_tokens: int | None = None
     num_threads: int | None = None
+    kv_cache_bytes: int | None = None
+    ram_cache_bytes: int | None = None
+    disk_cache_bytes: int | None = None
+    kv_schemes: tuple[tuple[str, str], ...] = ()
     sidebar_visible: bool = True
     sidebar_width: int = 252
     window_geometry: str = ""
@@ -111,6 +119,21 @@ def _checked_sampling(name: str, value: object) -> object:
     return value
 
 
+def _checked_schemes(name: str, value: object) -> object:
+    # From JSON the pairs are lists.
+    allowed = f"must be pairs of a model's path and one of {', '.join(KV_SCHEMES)}."
+    if not isinstance(value, (list, tuple)):
+        raise SettingError(name, allowed)
+    pairs: dict[str, str] = {}
+    for pair in value:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[1] not in KV_SCHEMES:
+            raise SettingError(name, allowed)
+        if not isinstance(pair[0], str):
+            raise SettingError(name, allowed)
+        pairs[pair[0]] = pair[1]
+    return tuple(pairs.items())
+
+
 _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "theme": _checked_theme,
     "text_size_percent": _whole_number(80, 200),
@@ -120,6 +143,10 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "system_prompt": _checked_text,
     "context_tokens": _optional(_whole_number(2, 2**31 - 1)),
     "num_threads": _optional(_whole_number(1, 1024)),
+    "kv_cache_bytes": _optional(_whole_number(2**20, 2**50)),
+    "ram_cache_bytes": _optional(_whole_number(0, 2**50)),
+    "disk_cache_bytes": _optional(_whole_number(0, 2**50)),
+    "kv_schemes": _checked_schemes,
     "sidebar_visible": _checked_bool,
     "sidebar_width": _whole_number(120, 1000),
     "window_geometry": _checked_text,

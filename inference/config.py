@@ -9,8 +9,10 @@ from inference.errors import InvalidRequestError
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
 BackendName = Literal["auto", "blocks", "reference"]
 
+KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_SEED = 2**63 - 1
@@ -24,11 +26,15 @@ class EngineConfig:
         device: Where to compute; "auto" takes CUDA, then MPS, then XPU, then the CPU.
         dtype: Type of weights and activations; "auto" is float32 on CPU (bfloat16 if float32 does
             not fit) and bfloat16 on GPUs.
-        kv_dtype: Type of the KV blocks; "auto" is the compute type.
+        kv_scheme: How keys and values are stored; "auto" is bf16 where the model computes in bfloat16
+            and fp16 elsewhere. int4 is refused for a model that it would make worse.
         context_tokens: Most tokens of prompt and reply together, at least 2; None takes the
             model's own limit, bounded by `kv_cache_bytes`.
         block_size: Slots per KV block, a power of two; None takes the backend's own.
-        kv_cache_bytes: Budget of the KV blocks, >= 1 MiB; None chooses from free memory.
+        kv_cache_bytes: Budget of the KV blocks on the device, >= 1 MiB; None chooses from free memory.
+        ram_cache_bytes: Budget of blocks put aside in RAM; 0 is off, None chooses from free memory.
+        disk_cache_bytes: Budget of blocks on disk; 0 is off, None chooses from what is free there.
+        cache_dir: Folder of the blocks on disk; None keeps nothing on disk.
         prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
         num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
         attention_backend: "auto" picks for the device; "reference" defines the truth.
@@ -36,10 +42,13 @@ class EngineConfig:
 
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
-    kv_dtype: DtypeName = "auto"
+    kv_scheme: KvSchemeName = "auto"
     context_tokens: int | None = None
     block_size: int | None = None
     kv_cache_bytes: int | None = None
+    ram_cache_bytes: int | None = None
+    disk_cache_bytes: int | None = None
+    cache_dir: str | None = None
     prefill_chunk_tokens: int = 256
     num_threads: int | None = None
     attention_backend: BackendName = "auto"
@@ -47,7 +56,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check_choice("device", self.device, ("auto", "cpu", "cuda", "mps", "xpu"))
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
-        _check_choice("kv_dtype", self.kv_dtype, ("auto", "float32", "bfloat16", "float16"))
+        _check_choice("kv_scheme", self.kv_scheme, KV_SCHEMES)
         _check_choice("attention_backend", self.attention_backend, ("auto", "blocks", "reference"))
         _check_optional_int("context_tokens", self.context_tokens, low=2)
         _check_optional_int("block_size", self.block_size, low=1, high=4096)
@@ -56,6 +65,9 @@ class EngineConfig:
                 "block_size", f"must be a power of two, not {self.block_size}."
             )
         _check_optional_int("kv_cache_bytes", self.kv_cache_bytes, low=2**20)
+        _check_optional_int("ram_cache_bytes", self.ram_cache_bytes, low=0)
+        _check_optional_int("disk_cache_bytes", self.disk_cache_bytes, low=0)
+        _check_folder("cache_dir", self.cache_dir)
         _check_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
         _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
 
@@ -128,6 +140,11 @@ def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidRequestError(
             field, f"must be one of {', '.join(choices)}, not {_shown(value)}."
         )
+
+
+def _check_folder(field: str, value: object) -> None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise InvalidRequestError(field, f"must be the path of a folder, not {_shown(value)}.")
 
 
 def _check_float(field: str, value: object, *, low: float, high: float) -> None:

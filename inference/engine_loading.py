@@ -18,7 +18,7 @@ import torch
 from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
-from inference.config import DtypeName, EngineConfig
+from inference.config import EngineConfig, KvSchemeName
 from inference.errors import NotEnoughMemoryError
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors, bytes_per_token
@@ -44,10 +44,10 @@ ProgressCallback = Callable[[LoadProgress], None]
 _DEFAULT_BLOCK_SIZE = 32
 _SHARE_FOR_KV = 0.25
 _SHARE_OF_LOADING = 0.95
-_KV_DTYPES: dict[DtypeName, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+_KV_DTYPES: dict[KvSchemeName, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
 }
 
 
@@ -190,7 +190,7 @@ def _reserve_kv(
     Raises:
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    dtype = _KV_DTYPES.get(config.kv_dtype, bridge.dtype)
+    dtype = _KV_DTYPES.get(config.kv_scheme, bridge.dtype)
     block_size = config.block_size or _DEFAULT_BLOCK_SIZE
     block_bytes = block_size * bytes_per_token(bridge.geometry, dtype)
     free = free_bytes(device)

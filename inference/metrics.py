@@ -4,11 +4,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ReuseStop = Literal[
-    "nothing_cached",  # the very first block is not known, or the prompt fills none
-    "different_text",  # the prompt differs from everything cached after the reused part
-    "evicted",  # the blocks were there once and gave way to others
-    "all_reused",  # every full block; at least the last token must always be computed
+    "system_prompt",  # the system prompt is another than last time
+    "edited",  # an earlier message is another than last time
+    "template",  # the chat template writes an earlier reply differently now
+    "other_model",  # an earlier reply was written by another model
+    "left_out",  # the oldest messages were left out
+    "evicted",  # it gave way to others
+    "damaged",  # a file could not be verified
+    "not_kept",  # nothing of this chat is kept: cleared, or read with other settings
 ]
+"""Why something had to be read again that this model has read before in this chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +22,16 @@ class RequestMetrics:
 
     Attributes:
         prompt_tokens: Length of the prompt.
-        reused_tokens: Of these, taken from cached blocks.
+        reused_tokens: Of these, not computed, because their keys and values were kept.
+        reused_ram_tokens, reused_disk_tokens: Of the reused ones, brought back from there; the rest
+            was on the device.
         completion_tokens: Tokens sampled, the end-of-turn token included.
         seed: The seed in use, drawn if none was given; None when greedy.
+        reuse_stop: Why less was reused than this chat had; None if nothing was lost.
+        reuse_stop_message: Where reading began anew: the place of that message among the request's
+            messages without the system prompt, from 1; 0 for the system prompt; None if nothing was
+            lost or the request has no messages.
+        restore_ms: Of the time before the first token, waiting for blocks from RAM and disk.
         queue_ms: From add_request to the first step that ran it.
         prefill_ms: Time of all steps until the first token was sampled, without the queue.
         ttft_ms: From add_request to the first token; None before it.
@@ -37,6 +49,15 @@ class RequestMetrics:
     ttft_ms: float | None = None
     decode_ms: float = 0.0
     e2e_ms: float = 0.0
+    reused_ram_tokens: int = 0
+    reused_disk_tokens: int = 0
+    reuse_stop_message: int | None = None
+    restore_ms: float = 0.0
+
+    @property
+    def reused_device_tokens(self) -> int:
+        """Reused tokens that were on the device already."""
+        return self.reused_tokens - self.reused_ram_tokens - self.reused_disk_tokens
 
     @property
     def prefill_tps(self) -> float | None:
@@ -64,6 +85,36 @@ class BlockCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class TierStats:
+    """One tier of the KV memory.
+
+    Attributes:
+        used_bytes: What it holds now.
+        budget_bytes: The most that it may hold; 0 if it is off.
+    """
+
+    used_bytes: int = 0
+    budget_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KvSchemeInfo:
+    """One way to store keys and values, for one model.
+
+    Attributes:
+        name: "fp32", "fp16", "bf16", "int8" or "int4".
+        bytes_per_token: Over all layers, keys and values.
+        is_offered: Whether it may be chosen for this model.
+        reason: Why it is not offered, one sentence; "" if it is.
+    """
+
+    name: str
+    bytes_per_token: int
+    is_offered: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What was loaded.
 
@@ -82,6 +133,8 @@ class ModelInfo:
         load_ms: From the call of load to ready.
         fingerprint: Names weights, tokenizer and compute type: the same for the same files in every
             process and at any path, another for another model. Token ids belong to it.
+        kv_scheme: How keys and values are stored: a name of `kv_schemes`.
+        kv_schemes: All ways to store them, and what each would take.
     """
 
     name: str
@@ -97,6 +150,8 @@ class ModelInfo:
     device: str
     load_ms: float
     fingerprint: str
+    kv_scheme: str = "fp16"
+    kv_schemes: tuple[KvSchemeInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +168,12 @@ class EngineStats:
         prompt_tokens, reused_tokens, completion_tokens: Totals since load.
         preemptions: Requests put back because blocks ran out.
         evictions: Cached blocks that gave way to others.
+        num_loading: Requests that wait for blocks from RAM or disk.
+        device, ram, disk: The tiers of the KV memory.
+        reused_ram_tokens, reused_disk_tokens: Of the reused tokens, brought back from there.
+        disk_written_bytes: Written to the disk tier since load.
+        disk_misses: Why files could not be used or written, and how often, by reason.
+        disk_problem: Why the disk tier does not work now, one sentence; "" if it does.
     """
 
     blocks: BlockCounts = field(default_factory=BlockCounts)
@@ -127,3 +188,12 @@ class EngineStats:
     completion_tokens: int = 0
     preemptions: int = 0
     evictions: int = 0
+    num_loading: int = 0
+    device: TierStats = field(default_factory=TierStats)
+    ram: TierStats = field(default_factory=TierStats)
+    disk: TierStats = field(default_factory=TierStats)
+    reused_ram_tokens: int = 0
+    reused_disk_tokens: int = 0
+    disk_written_bytes: int = 0
+    disk_misses: tuple[tuple[str, int], ...] = ()
+    disk_problem: str = ""

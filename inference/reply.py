@@ -109,7 +109,6 @@ class Reply:
             reused_tokens=self.sequence.num_reused,
             completion_tokens=self._num_sampled,
             seed=self._sampler.seed,
-            reuse_stop=self.sequence.reuse_stop,
             queue_ms=((now if self._began is None else self._began) - arrival) * 1000,
             prefill_ms=self._prefill_s * 1000,
             ttft_ms=None if first is None else (first - arrival) * 1000,

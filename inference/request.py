@@ -12,6 +12,31 @@ Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "aborted", "error"]
 
 
+PART_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Ids of a stretch of a prompt: all that stands before a reply, from the known reply before it.
+
+    It is kept beside the last message of the stretch, so that what was read once is not tokenised
+    again. The text is named by a digest: if the template writes it differently, the ids are not used.
+
+    Attributes:
+        token_ids: Of the stretch, markup of the template included.
+        digest: Names the text and what stands before it, 16 bytes.
+    """
+
+    token_ids: tuple[int, ...]
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", _as_tuple("token_ids", self.token_ids, int))
+        digest: object = self.digest
+        if not isinstance(digest, bytes) or len(digest) != PART_DIGEST_BYTES:
+            raise InvalidRequestError("digest", f"must be {PART_DIGEST_BYTES} bytes.")
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One message of a chat.
@@ -22,11 +47,14 @@ class ChatMessage:
         token_ids: For a reply of this model: the ids as sampled, without the end-of-turn token.
             They go into the prompt as they are, so that history is never tokenised again. None
             if unknown (typed text, or another model's reply).
+        part: For a message that was answered by this model: the ids of the prompt that end with it,
+            as they came in `StepOutput.prompt_parts`. None if unknown.
     """
 
     role: Role
     content: str
     token_ids: tuple[int, ...] | None = None
+    part: PromptPart | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ("system", "user", "assistant"):
@@ -46,12 +74,14 @@ class GenerateRequest:
     """One reply to make. Exactly one of `messages` and `prompt_token_ids` is given.
 
     Attributes:
-        conversation_id: Names the chat; used for statistics and, later, for cache ownership.
+        conversation_id: Names the chat that owns what is cached, until `Engine.forget` of it.
         messages: The chat so far; the last one is normally the user's.
         prompt_token_ids: Ready ids, used as they are: no template, no BOS added.
         params: How to sample.
         plain_text: Let the model continue the messages as one text, without a chat template: for
             models that have none.
+        keep_on_disk: Whether the chat's blocks may be written to the disk tier, if there is one.
+        has_left_out: Whether the chat's oldest messages are not among `messages`.
     """
 
     conversation_id: str
@@ -59,6 +89,8 @@ class GenerateRequest:
     prompt_token_ids: tuple[int, ...] | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     plain_text: bool = False
+    keep_on_disk: bool = True
+    has_left_out: bool = False
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.prompt_token_ids is None):
@@ -88,6 +120,8 @@ class StepOutput:
         reply_token_ids: Set together with a finish reason: the whole reply's ids, to be kept beside
             its text and given back as `ChatMessage.token_ids`. They say what was shown: there is no
             end-of-turn token, and nothing of a stop string or of half a character.
+        prompt_parts: On a request's first output only: ids of the prompt that were not known before,
+            each with the index of the message (in the request) to keep it beside.
     """
 
     request_id: RequestId
@@ -98,6 +132,22 @@ class StepOutput:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: EngineError | None = None
     reply_token_ids: tuple[int, ...] | None = None
+    prompt_parts: tuple[tuple[int, PromptPart], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """How long a prompt would be.
+
+    Attributes:
+        prompt_tokens: Its length.
+        context_tokens: The most that the engine can hold, prompt and reply together.
+        message_starts: Per message, the index of the first token that belongs to it; rising.
+    """
+
+    prompt_tokens: int
+    context_tokens: int
+    message_starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from inference.errors import ContextOverflowError
-from inference.kv_cache.manager import KvCacheManager
-from inference.metrics import ReuseStop
+from inference.kv_cache.manager import ChainEnd, KvCacheManager
 from inference.request import RequestId
 
 DEFAULT_MAX_RUNNING = 16
@@ -53,7 +52,7 @@ class Sequence:
     num_computed: int = field(init=False, default=0)
     block_table: list[int] = field(init=False, default_factory=list)
     num_reused: int = field(init=False, default=0)
-    reuse_stop: ReuseStop | None = field(init=False, default=None)
+    reuse_stop: ChainEnd | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         assert self.token_ids, "a sequence needs at least one token"

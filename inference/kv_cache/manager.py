@@ -6,10 +6,18 @@ ids that belongs to one sequence; slot of token i is table[i // P] * P + i % P.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, Prefix, hash_block
 from inference.kv_cache.block_pool import BlockPool
-from inference.metrics import BlockCounts, ReuseStop
+from inference.metrics import BlockCounts
+
+ChainEnd = Literal[
+    "nothing_cached",  # the very first block is not known, or the prompt fills none
+    "different_text",  # the prompt differs from everything cached after the reused part
+    "evicted",  # the blocks were there once and gave way to others
+    "all_reused",  # every full block; at least the last token must always be computed
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,7 @@ class PrefixHit:
 
     block_ids: tuple[int, ...]
     num_tokens: int
-    reuse_stop: ReuseStop
+    reuse_stop: ChainEnd
 
 
 class KvCacheManager:
@@ -86,7 +94,7 @@ class KvCacheManager:
         """
         block_ids: list[int] = []
         parent: Prefix | None = None
-        stop: ReuseStop = "all_reused"
+        stop: ChainEnd = "all_reused"
         num_blocks = (len(token_ids) - 1) // self.block_size
         if num_blocks == 0:
             stop = "nothing_cached"
@@ -186,7 +194,7 @@ class KvCacheManager:
         parent_key = ROOT_KEY if parent is None else parent.key
         return self._hash_block(self._namespace, parent_key, token_ids)
 
-    def _why_missing(self, key: BlockHash, *, is_first: bool) -> ReuseStop:
+    def _why_missing(self, key: BlockHash, *, is_first: bool) -> ChainEnd:
         if self._pool.was_evicted(key):
             return "evicted"
         return "nothing_cached" if is_first else "different_text"

@@ -43,7 +43,7 @@ ENGINE_INTS = {
 CHOICES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda", "mps", "xpu"],
     "dtype": ["auto", "float32", "bfloat16", "float16"],
-    "kv_dtype": ["auto", "float32", "bfloat16", "float16"],
+    "kv_scheme": ["auto", "fp32", "fp16", "bf16", "int8", "int4"],
     "attention_backend": ["auto", "blocks", "reference"],
 }
 

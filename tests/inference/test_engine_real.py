@@ -111,7 +111,7 @@ def test_greedy_ids_equal_transformers_for_any_block_size(
 def test_half_precision_blocks_give_the_same_ids_cold_and_cached(
     loaded: LoadedModel, prompt: list[int]
 ) -> None:
-    engine = make_engine(loaded, kv_dtype="float16", prefill_chunk_tokens=7)
+    engine = make_engine(loaded, kv_scheme="fp16", prefill_chunk_tokens=7)
     cold, cached = ask(engine, prompt), ask(engine, prompt)
     assert sampled_ids(cold) == sampled_ids(cached)
     assert engine.stats().block_bytes * 2 == make_engine(loaded).stats().block_bytes

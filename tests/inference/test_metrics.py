@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics
+from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics, TierStats
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,8 @@ def test_value_cannot_be_changed(value):
 
 
 def test_engine_stats_new_are_all_zero():
-    assert EngineStats() == EngineStats(BlockCounts(0, 0, 0, 0), *[0] * 11)
+    stats = EngineStats()
+    assert (stats.blocks, stats.device, stats.ram) == (BlockCounts(), TierStats(0, 0), TierStats())
+    counted = ("block_size", "kv_bytes", "prompt_tokens", "num_loading", "disk_written_bytes")
+    assert [getattr(stats, name) for name in counted] == [0] * 5
+    assert (stats.disk_misses, stats.disk_problem) == ((), "")
