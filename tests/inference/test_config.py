@@ -37,6 +37,8 @@ INTS: dict[str, tuple[Any, Any]] = {
 ENGINE_INTS = {
     "context_tokens": (2, 2**63 - 1),
     "kv_cache_bytes": (2**20, 2**63 - 1),
+    "ram_cache_bytes": (0, 2**63 - 1),
+    "disk_cache_bytes": (0, 2**63 - 1),
     "prefill_chunk_tokens": (1, 65_536),
     "num_threads": (1, 1024),
 }
@@ -62,7 +64,18 @@ def refusal(kind: Callable[..., Any], field: str, value: object) -> InvalidReque
 
 def test_every_field_is_covered_here():
     assert {f.name for f in fields(SamplingParams)} == {*FLOATS, *INTS, "stop"}
-    assert {f.name for f in fields(EngineConfig)} == {*ENGINE_INTS, *CHOICES, "block_size"}
+    assert {f.name for f in fields(EngineConfig)} == {
+        *ENGINE_INTS,
+        *CHOICES,
+        "block_size",
+        "cache_dir",
+    }
+
+
+@pytest.mark.parametrize("value", ["", 5, b"kv", True])
+def test_cache_folder_that_is_no_path_is_refused(value):
+    assert "folder" in refusal(EngineConfig, "cache_dir", value).reason
+    assert EngineConfig(cache_dir="kv").cache_dir == "kv"
 
 
 def test_defaults_are_valid_and_as_documented():
