@@ -194,7 +194,7 @@ def test_reply_numbers_are_in_the_footer(qtbot):
     shown = make_list(qtbot, make_message(2, content="text", metrics=METRICS))
     text = footer_of(reply_view(shown, 2)).text
     assert text.startswith("84 tok/s · first word after 0.21 s · 1")
-    assert text.endswith("204 tokens reused from memory")
+    assert text.endswith("204 tokens reused (memory)")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.conversation import Message
 from inference.metrics import RequestMetrics
 from ui.controls import numbers
 from ui.controls.buttons import IconButton
 from ui.look.theme import Theme
+from ui.replies.reuse_words import reused_text, short_stop_text, stop_text
 
 HEIGHT = 30
 _BUTTON = 28
@@ -30,7 +32,7 @@ def numbers_text(metrics: RequestMetrics | None) -> str:
     if metrics.ttft_ms is not None:
         parts.append(f"first word after {numbers.seconds(metrics.ttft_ms)}")
     if metrics.reused_tokens:
-        parts.append(f"{numbers.count(metrics.reused_tokens)} tokens reused from memory")
+        parts.append(reused_text(metrics))
     return " · ".join(parts)
 
 
@@ -110,6 +112,8 @@ class VersionSwitch(QWidget):
 class ReplyFooter(QWidget):
     """One row, always visible; its icons are stronger while the pointer is over the reply.
 
+    Where less was reused than could be, a line below the numbers says where and why.
+
     Signals:
         version_requested: Id of the version to show.
         copy_requested, again_requested, more_requested: A button was pressed.
@@ -124,6 +128,7 @@ class ReplyFooter(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._text = ""
+        self._reasons: tuple[str, ...] = ()  # the same in more and in fewer words
         self._buttons_end = 0
         self._switch = VersionSwitch(theme, self)
         self._switch.version_requested.connect(self.version_requested)
@@ -144,6 +149,16 @@ class ReplyFooter(QWidget):
         """The numbers shown."""
         return self._text
 
+    @property
+    def reason(self) -> str:
+        """Where and why something was read again; "" if nothing was."""
+        return self._reasons[0] if self._reasons else ""
+
+    def wanted_height(self) -> int:
+        """Height of the row, and of the line below it if there is one."""
+        line = self._theme.line_height("small") if self._reasons else 0
+        return self._theme.px(HEIGHT) + line
+
     def _made_button(self, icon_name: str, name: str, signal: object) -> IconButton:
         button = IconButton(
             self._theme, icon_name, name, icon_size=_ICON, size=_BUTTON, parent=self
@@ -151,13 +166,18 @@ class ReplyFooter(QWidget):
         button.clicked.connect(lambda: signal.emit())  # type: ignore[attr-defined]  # a bound signal
         return button
 
-    def show_message(
-        self, metrics: RequestMetrics | None, versions: Sequence[int], message_id: int
-    ) -> None:
+    def show_message(self, message: Message, versions: Sequence[int]) -> None:
         """Take the numbers and the place among the versions."""
+        metrics, left_out = message.metrics, message.left_out
         self._text = numbers_text(metrics)
-        self.setAccessibleDescription(self._text)
-        self._switch.set_versions(versions, message_id)
+        self._reasons = ()
+        if metrics is not None and metrics.reuse_stop is not None:
+            full = stop_text(metrics, left_out=left_out)
+            self._reasons = (full, short_stop_text(metrics, left_out=left_out))
+        told = [part for part in (self._text, self.reason) if part]
+        self.setAccessibleDescription(". ".join(told))
+        self.setToolTip("\n".join(told))
+        self._switch.set_versions(versions, message.id)
         self.place()
         self.update()
 
@@ -191,11 +211,11 @@ class ReplyFooter(QWidget):
         self.place()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Qt override: the numbers, cut from the left when there is no room."""
+        """Qt override: the numbers, cut from the right when there is no room; below them the reason."""
         painter = QPainter(self)
         painter.setFont(self._theme.font("small"))
         painter.setPen(self._theme.color("text_3"))
-        room = QRectF(self._buttons_end + 8, 0, 0, self.height())
+        room = QRectF(self._buttons_end + 8, 0, 0, self._theme.px(HEIGHT))
         room.setRight(self.width() - BLEED)
         metrics = QFontMetrics(self._theme.font("small"))
         parts = self._text.split(" · ")
@@ -203,3 +223,15 @@ class ReplyFooter(QWidget):
             parts.pop()
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(room, flags, " · ".join(parts))
+        if self._reasons:
+            below = QRectF(BLEED, room.bottom() - 4, self.width() - 2 * BLEED, 0)
+            below.setHeight(self._theme.line_height("small"))
+            painter.setPen(self._theme.color("warn"))
+            painter.drawText(below, flags, self._fitting_reason(metrics, int(below.width())))
+
+    def _fitting_reason(self, metrics: QFontMetrics, width: int) -> str:
+        """The longest wording that fits; the shortest one, cut, if none does."""
+        for words in self._reasons:
+            if metrics.horizontalAdvance(words) <= width:
+                return words
+        return metrics.elidedText(self._reasons[-1], Qt.TextElideMode.ElideRight, width)

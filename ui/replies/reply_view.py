@@ -17,7 +17,7 @@ from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_caret import Caret, prefill_text
 from ui.replies.reply_flow import BlockFlow
-from ui.replies.reply_footer import BLEED, HEIGHT, ReplyFooter
+from ui.replies.reply_footer import BLEED, ReplyFooter
 from ui.replies.reply_leaf import Leaf
 from ui.replies.reply_thoughts import Thoughts
 
@@ -134,7 +134,7 @@ class ReplyView(MessageView):
         elif not is_behind:
             self._clear()
             self.append_text(message.content)
-        self._footer.show_message(message.metrics, versions, message.id)
+        self._footer.show_message(message, versions)
         self._footer.setVisible(not self.is_streaming)
         self._show_status()
         self._announce("Reply", message.content)
@@ -240,7 +240,7 @@ class ReplyView(MessageView):
             y += height
             has_content = True
         if not self._footer.isHidden():
-            height = self._theme.px(HEIGHT)
+            height = self._footer.wanted_height()
             self._footer.setGeometry(0, y + _FOOTER_GAP, width + 2 * BLEED, height)
             y += _FOOTER_GAP + height
         return y
