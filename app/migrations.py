@@ -66,8 +66,15 @@ VERSION_2 = """
 ALTER TABLE messages ADD COLUMN failure_kind TEXT;
 """
 
+# part_*: of a person's message, the prompt's ids that end with it. A reply has its ids in token_ids.
+VERSION_3 = """
+ALTER TABLE messages ADD COLUMN part_ids BLOB;          -- unsigned 32-bit, little-endian
+ALTER TABLE messages ADD COLUMN part_digest BLOB;
+ALTER TABLE messages ADD COLUMN left_out INTEGER NOT NULL DEFAULT 0;
+"""
+
 # The step at index i leads from version i to version i + 1.
-STEPS: tuple[str, ...] = (VERSION_1, VERSION_2)
+STEPS: tuple[str, ...] = (VERSION_1, VERSION_2, VERSION_3)
 
 
 def stored_version(connection: sqlite3.Connection) -> int:

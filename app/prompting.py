@@ -1,6 +1,7 @@
 """From stored messages to what the engine gets; shared by the window and `ask`. Pure Python."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from app.conversation import Message
 from inference.request import ChatMessage
@@ -8,10 +9,23 @@ from inference.request import ChatMessage
 TITLE_CHARS = 40
 
 
-def engine_messages(
-    path: Sequence[Message], *, system_prompt: str, key: str | None
-) -> tuple[ChatMessage, ...]:
-    """The chat as the engine wants it.
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message of a prompt, and where it comes from.
+
+    Attributes:
+        chat: As the engine gets it.
+        source: The stored message; None for the system prompt.
+    """
+
+    chat: ChatMessage
+    source: Message | None
+
+
+def prompt_messages(
+    path: Sequence[Message], *, system_prompt: str, key: str | None, left_out: int = 0
+) -> tuple[PromptMessage, ...]:
+    """The chat as the engine wants it; the engine's events name messages by their index in it.
 
     Replies without text are left out, and so is a question whose reply failed before its first
     word when a new one follows: else a message that was too long would fail its chat for good.
@@ -19,20 +33,30 @@ def engine_messages(
     Args:
         path: The visible chat, oldest first, ending with the message to answer.
         system_prompt: Put first; "" leaves it out.
-        key: The open model's fingerprint; the ids of replies by another one are not used.
+        key: The open model's fingerprint; the ids that another one made are not used.
+        left_out: How many messages of the path, oldest first, the model is not to see.
     """
-    spoken = list(_without_failed_turns(path))
     messages = [
-        ChatMessage(
-            message.role,
-            message.content,
-            message.token_ids if key is not None and message.model_key == key else None,
-        )
-        for message in spoken
+        PromptMessage(_as_chat(message, key), message)
+        for message in _without_failed_turns(path[left_out:])
     ]
     if system_prompt.strip():
-        messages.insert(0, ChatMessage("system", system_prompt))
+        messages.insert(0, PromptMessage(ChatMessage("system", system_prompt), None))
     return tuple(messages)
+
+
+def engine_messages(
+    path: Sequence[Message], *, system_prompt: str, key: str | None, left_out: int = 0
+) -> tuple[ChatMessage, ...]:
+    """What `prompt_messages` has for the engine."""
+    messages = prompt_messages(path, system_prompt=system_prompt, key=key, left_out=left_out)
+    return tuple(message.chat for message in messages)
+
+
+def _as_chat(message: Message, key: str | None) -> ChatMessage:
+    if key is None or message.model_key != key:
+        return ChatMessage(message.role, message.content)
+    return ChatMessage(message.role, message.content, message.token_ids, message.part)
 
 
 def _without_failed_turns(path: Sequence[Message]) -> Iterable[Message]:

@@ -7,7 +7,7 @@ stored survives the end of the program once a call returns, and a power cut a mo
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from app.conversation import (
@@ -29,8 +29,9 @@ from app.stored_values import (
     ids_to_blob,
     message_from_row,
     metrics_to_text,
+    part_to_blobs,
 )
-from inference.request import Role
+from inference.request import PromptPart, Role
 
 MAX_HITS = 50
 
@@ -106,8 +107,8 @@ class ConversationStore:
         title, created_at, updated_at, settings, leaf_id = rows[0]
         found = self._read(
             "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
-            " model_key, metrics, error, failure_kind FROM messages WHERE conversation_id = ?"
-            " ORDER BY id",
+            " model_key, metrics, error, failure_kind, part_ids, part_digest, left_out"
+            " FROM messages WHERE conversation_id = ? ORDER BY id",
             (conversation_id,),
         )
         messages = {message.id: message for message in map(message_from_row, found)}
@@ -195,7 +196,8 @@ class ConversationStore:
         """Store a message's new content and state."""
         self._write(
             "UPDATE messages SET content = ?, status = ?, token_ids = ?, model_key = ?,"
-            " metrics = ?, error = ?, failure_kind = ? WHERE id = ?",
+            " metrics = ?, error = ?, failure_kind = ?, part_ids = ?, part_digest = ?, left_out = ?"
+            " WHERE id = ?",
             (
                 message.content,
                 message.status,
@@ -204,9 +206,20 @@ class ConversationStore:
                 metrics_to_text(message.metrics),
                 message.error,
                 message.failure_kind,
+                *part_to_blobs(message.part),
+                message.left_out,
                 message.id,
             ),
         )
+
+    def set_parts(self, parts: Mapping[MessageId, PromptPart], model_key: str) -> None:
+        """Keep ids of the prompt with messages, in place of what another model made of them."""
+        with self.transaction():
+            for message_id, part in parts.items():
+                self._write(
+                    "UPDATE messages SET part_ids = ?, part_digest = ?, model_key = ? WHERE id = ?",
+                    (*part_to_blobs(part), model_key, message_id),
+                )
 
     # ------------------------------------------------------------------ search
 

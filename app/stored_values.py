@@ -10,13 +10,17 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Protocol, get_args
 
-from app.conversation import ChatSettings, ConversationId, Message, MessageId
+from app.conversation import ChatSettings, ConversationId, Message, MessageId, OnFull
 from app.failure_kind import FailureKind
 from app.settings import sampling_from_raw
-from inference.metrics import RequestMetrics
+from inference.errors import InvalidRequestError
+from inference.metrics import RequestMetrics, ReuseStop
+from inference.request import PromptPart
 
 _METRICS = frozenset(item.name for item in dataclasses.fields(RequestMetrics))
 _FAILURE_KINDS: dict[str, FailureKind] = {kind: kind for kind in get_args(FailureKind)}
+_REUSE_STOPS: dict[str, ReuseStop] = {stop: stop for stop in get_args(ReuseStop)}
+_ON_FULL: dict[str, OnFull] = {choice: choice for choice in get_args(OnFull)}
 
 
 class Row(Protocol):
@@ -41,6 +45,8 @@ def message_from_row(row: Row) -> Message:
         metrics=metrics_from_text(row["metrics"]),
         error=row["error"],
         failure_kind=_FAILURE_KINDS.get(row["failure_kind"]),
+        part=part_from_blobs(row["part_ids"], row["part_digest"]),
+        left_out=_count(row["left_out"]),
     )
 
 
@@ -51,11 +57,27 @@ def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
-def ids_from_blob(blob: bytes | None) -> tuple[int, ...] | None:
+def ids_from_blob(blob: object) -> tuple[int, ...] | None:
     """The opposite of `ids_to_blob`; None for what is not a whole number of ids."""
-    if blob is None or len(blob) % 4:
+    if not isinstance(blob, bytes) or len(blob) % 4:
         return None
     return struct.unpack(f"<{len(blob) // 4}I", blob)
+
+
+def part_to_blobs(part: PromptPart | None) -> tuple[bytes | None, bytes | None]:
+    """Its ids as `ids_to_blob` has them, and its digest."""
+    return (None, None) if part is None else (ids_to_blob(part.token_ids), part.digest)
+
+
+def part_from_blobs(token_ids: object, digest: object) -> PromptPart | None:
+    """The opposite of `part_to_blobs`; None for what is incomplete or damaged."""
+    ids = ids_from_blob(token_ids)
+    if ids is None or not isinstance(digest, bytes):
+        return None
+    try:
+        return PromptPart(ids, digest)
+    except InvalidRequestError:  # a digest of another length
+        return None
 
 
 def metrics_to_text(metrics: RequestMetrics | None) -> str | None:
@@ -69,6 +91,9 @@ def metrics_from_text(text: str | None) -> RequestMetrics | None:
         return None
     raw = _object(text)
     known = {name: value for name, value in raw.items() if name in _METRICS}
+    if "reuse_stop" in known:
+        # Replies of the first version have other words there, which name no reason.
+        known["reuse_stop"] = _REUSE_STOPS.get(str(known["reuse_stop"]))
     return RequestMetrics(**known) if known else None  # type: ignore[arg-type]  # written by us
 
 
@@ -85,7 +110,12 @@ def chat_settings_from_text(text: str) -> ChatSettings:
     return ChatSettings(
         system_prompt=prompt if isinstance(prompt, str) else "",
         sampling=sampling_from_raw(sampling, []) if isinstance(sampling, dict) else None,
+        on_full=_ON_FULL.get(str(raw.get("on_full")), "ask"),
     )
+
+
+def _count(raw: object) -> int:
+    return raw if isinstance(raw, int) and raw > 0 else 0
 
 
 def _object(text: str) -> dict[str, object]:

@@ -22,10 +22,10 @@ def test_new_database_has_version_zero() -> None:
 def test_migrate_runs_all_steps_and_stores_the_number() -> None:
     connection = make_connection()
     migrate(connection)
-    assert stored_version(connection) == len(STEPS) == 2
+    assert stored_version(connection) == len(STEPS) == 3
     assert {"conversations", "messages", "message_index", "title_index"} <= set(tables(connection))
     migrate(connection)
-    assert stored_version(connection) == 2
+    assert stored_version(connection) == 3
 
 
 def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
@@ -39,12 +39,31 @@ def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
         "INSERT INTO messages(conversation_id, role, content, created_at, status, error)"
         " VALUES ('a', 'assistant', 'half', 3.0, 'error', 'Lost.')"
     )
-    migrate(connection)
+    migrate(connection, STEPS[:2])
     assert stored_version(connection) == 2
     rows = connection.execute("SELECT id, content, error, failure_kind FROM messages").fetchall()
     assert rows == [(1, "half", "Lost.", None)]
     found = connection.execute("SELECT rowid FROM message_index WHERE message_index MATCH 'half'")
     assert found.fetchall() == [(1,)]
+
+
+def test_version_2_gets_parts_of_prompts_and_keeps_its_rows() -> None:
+    connection = make_connection()
+    migrate(connection, STEPS[:2])
+    connection.execute(
+        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
+    )
+    connection.execute(
+        "INSERT INTO messages(conversation_id, role, content, created_at, status, token_ids)"
+        " VALUES ('a', 'assistant', 'half', 3.0, 'complete', x'01000000')"
+    )
+    migrate(connection)
+    assert stored_version(connection) == 3
+    rows = connection.execute(
+        "SELECT content, token_ids, part_ids, part_digest, left_out FROM messages"
+    )
+    assert rows.fetchall() == [("half", b"\1\0\0\0", None, None, 0)]
 
 
 def test_migrate_runs_only_the_steps_that_lack() -> None:

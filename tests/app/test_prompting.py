@@ -1,13 +1,17 @@
 import pytest
 
 from app.conversation import ConversationId, Message, MessageId, MessageStatus
-from app.prompting import engine_messages, title_from
-from inference.request import ChatMessage, Role
+from app.prompting import engine_messages, prompt_messages, title_from
+from inference.request import ChatMessage, PromptPart, Role
+
+PART = PromptPart((8, 9), b"d" * 16)
 
 
 def make_message(
     role: Role, content: str, *, status: MessageStatus = "complete", key: str | None = None
 ) -> Message:
+    """With ids by the model `key`; a reply has its own, a person's message the prompt's."""
+    is_reply = role == "assistant"
     return Message(
         MessageId(1),
         ConversationId("c"),
@@ -16,8 +20,9 @@ def make_message(
         content,
         0.0,
         status,
-        token_ids=(1, 2) if key else None,
+        token_ids=(1, 2) if key and is_reply else None,
         model_key=key,
+        part=PART if key and not is_reply else None,
     )
 
 
@@ -46,6 +51,48 @@ def test_messages_carry_token_ids_of_the_same_model_only() -> None:
         None,
     ]
     assert [m.token_ids for m in engine_messages(path, system_prompt="", key=None)] == [None] * 5
+
+
+def test_messages_carry_parts_of_the_same_model_only() -> None:
+    path = [
+        make_message("user", "a", key="m1"),
+        make_message("assistant", "b"),
+        make_message("user", "c", key="m2"),
+    ]
+    assert [m.part for m in engine_messages(path, system_prompt="s", key="m1")] == [
+        *(None, PART, None, None),
+    ]
+    assert [m.part for m in engine_messages(path, system_prompt="", key=None)] == [None] * 3
+
+
+def test_messages_left_out_are_the_oldest_of_the_path_and_never_the_system_prompt() -> None:
+    path = [
+        make_message("user", "too long"),
+        make_message("assistant", "", status="error"),
+        make_message("user", "a"),
+        make_message("assistant", "b"),
+        make_message("user", "c"),
+    ]
+
+    def contents(left_out: int) -> list[str]:
+        messages = engine_messages(path, system_prompt="s", key=None, left_out=left_out)
+        return [message.content for message in messages]
+
+    assert contents(0) == contents(2) == ["s", "a", "b", "c"]
+    assert contents(4) == ["s", "c"]
+
+
+def test_messages_of_a_prompt_know_where_they_come_from() -> None:
+    path = [
+        make_message("user", "a"),
+        make_message("assistant", "", status="stopped"),
+        make_message("user", "b"),
+    ]
+    messages = prompt_messages(path, system_prompt="s", key="m")
+    assert [message.source for message in messages] == [None, path[0], path[2]]
+    assert tuple(message.chat for message in messages) == engine_messages(
+        path, system_prompt="s", key="m"
+    )
 
 
 def test_messages_leave_out_empty_replies_and_keep_their_question() -> None:

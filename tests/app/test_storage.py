@@ -25,7 +25,7 @@ from app.migrations import STEPS, migrate, stored_version
 from app.storage import ConversationStore
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
-from inference.request import Role
+from inference.request import PromptPart, Role
 
 
 def make_store(tmp_path: Path, **arguments: object) -> ConversationStore:
@@ -63,7 +63,7 @@ def hits(store: ConversationStore, text: str) -> list[tuple[str, int | None]]:
 
 def test_chat_written_and_read_is_equal(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    settings = ChatSettings("Be brief.", SamplingParams(temperature=0.0))
+    settings = ChatSettings("Be brief.", SamplingParams(temperature=0.0), "leave_out")
     chat = Conversation(ConversationId("a"), "Été 中", 10.0, 11.0, settings)
     store.add_conversation(chat)
     store.close()
@@ -94,6 +94,8 @@ def test_message_written_and_read_is_equal(tmp_path: Path) -> None:
         metrics=RequestMetrics(prompt_tokens=3, completion_tokens=2, ttft_ms=0.5),
         error="none really",
         failure_kind="compute",
+        part=PromptPart((4, 5), b"d" * 16),
+        left_out=2,
     )
     store.update_message(done)
     store.close()
@@ -103,6 +105,27 @@ def test_message_written_and_read_is_equal(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.path() == [chat.messages[MessageId(1)], done]
     assert loaded.updated_at == 2.0
+
+
+def test_parts_are_kept_with_their_messages_and_the_model_that_made_them(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    chat = add_chat(store, "a", "Hi", "Hello", "Bye")
+    first, reply, last = chat.path()
+    part, newer = PromptPart((1, 70_000), b"d" * 16), PromptPart((), b"e" * 16)
+    store.set_parts({first.id: part, last.id: newer}, "m")
+    store.set_parts({}, "m")
+    store.set_parts({last.id: part}, "n")
+    store.close()
+    again = make_store(tmp_path)
+    loaded = again.load(chat.id)
+    again.close()
+    assert loaded is not None
+    assert loaded.path() == [
+        replace(first, part=part, model_key="m"),
+        reply,
+        replace(last, part=part, model_key="n"),
+    ]
+    assert loaded.updated_at == chat.updated_at
 
 
 def test_chats_are_listed_last_used_first(store: ConversationStore) -> None:
@@ -268,7 +291,7 @@ def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE x(y)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 2"):
+    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 3"):
         make_store(tmp_path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -282,7 +305,7 @@ def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path
     lifted = make_store(tmp_path, steps=steps)
     assert lifted.load(chat.id) == chat
     lifted.close()
-    copy = ConversationStore(tmp_path / "chats.format-2.db")
+    copy = ConversationStore(tmp_path / "chats.format-3.db")
     assert copy.load(chat.id) == chat
     copy.close()
 
