@@ -18,10 +18,11 @@ import torch
 from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
-from inference.config import EngineConfig, KvSchemeName
+from inference.config import EngineConfig
 from inference.errors import NotEnoughMemoryError
 from inference.kv_cache.manager import KvCacheManager
-from inference.kv_cache.tensors import KvTensors, bytes_per_token
+from inference.kv_cache.schemes import bytes_per_token, find_scheme
+from inference.kv_cache.tensors import KvTensors
 from inference.metrics import ModelInfo
 from inference.model.bridge import TransformersBridge
 from inference.model.linear import use_fast_linear
@@ -44,11 +45,6 @@ ProgressCallback = Callable[[LoadProgress], None]
 _DEFAULT_BLOCK_SIZE = 32
 _SHARE_FOR_KV = 0.25
 _SHARE_OF_LOADING = 0.95
-_KV_DTYPES: dict[KvSchemeName, torch.dtype] = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
 
 
 @dataclass(slots=True)
@@ -190,9 +186,9 @@ def _reserve_kv(
     Raises:
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    dtype = _KV_DTYPES.get(config.kv_scheme, bridge.dtype)
+    scheme = find_scheme(config.kv_scheme, bridge.dtype)
     block_size = config.block_size or _DEFAULT_BLOCK_SIZE
-    block_bytes = block_size * bytes_per_token(bridge.geometry, dtype)
+    block_bytes = block_size * bytes_per_token(bridge.geometry, scheme)
     free = free_bytes(device)
     budget = config.kv_cache_bytes
     if budget is None:
@@ -207,7 +203,7 @@ def _reserve_kv(
         bridge.geometry,
         num_blocks=num_blocks,
         block_size=block_size,
-        dtype=dtype,
+        scheme=scheme,
         device=torch.device(device),
     )
 
@@ -231,8 +227,8 @@ def _context_tokens(
 def _namespace(loaded: LoadedModel, bridge: TransformersBridge, kv: KvTensors) -> bytes:
     """Names all that the values in a block depend on, besides the text."""
     digest = hashlib.blake2b(digest_size=32)
-    shapes = [(layer.keys.shape[0], layer.keys.shape[2]) for layer in kv.layers]
-    for part in ("kv-1", str(kv.dtype), str(kv.block_size), str(shapes), bridge.config_text):
+    shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
+    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), bridge.config_text):
         digest.update(f"{len(part)}:{part}".encode())
     digest.update(loaded.fingerprint)
     return digest.digest()

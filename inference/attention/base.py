@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from inference.kv_cache.tensors import KeyValues
+from inference.kv_cache.tensors import KeyValues, LayerMemory
 
 
 class Extent(NamedTuple):
@@ -67,14 +67,15 @@ class AttentionBackend(Protocol):
     def begin_step(self, spans: Sequence[Span]) -> None:
         """Take the spans of the step whose layers come next; anything planned before is dropped."""
 
-    def attend(self, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall) -> Tensor:
+    def attend(self, query: Tensor, new: KeyValues, past: LayerMemory, call: LayerCall) -> Tensor:
         """Attend in one layer.
 
         Args:
             query: (1, H, T, D), T over all spans.
             new: Keys and values of this step's tokens, (1, KH, T, D), rounded to what the blocks
                 hold but of the query's type. H is a multiple of KH; query head h reads h * KH // H.
-            past: The layer's slots, (KH, N * P, D), this step's tokens included.
+            past: The layer's slots, this step's tokens included. If they are rotated, so are query
+                and new, and the result.
             call: How this layer attends.
 
         Returns:

@@ -8,7 +8,7 @@ Nothing gathers a whole history and nothing builds a mask over it. For one seque
             └── each gives (out, lse); merged at the end ──┘
 
 A *piece* is a run of consecutive blocks, read where it lies. If blocks are scattered, or are stored
-in another type than the query's, a handful is copied into one scratch that all layers share; it must
+otherwise than the query's type, a handful is copied into one scratch that all layers share; it must
 stay in the processor's cache.
 
 With a window W the rows go in groups of at most min(W, 128), and the keys of a group are
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from inference.attention.base import Extent, LayerCall, Span, cut_extents
 from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
-from inference.kv_cache.tensors import KeyValues
+from inference.kv_cache.tensors import KeyValues, LayerMemory
 
 # Two megabytes each of keys and values in float32, for 8 heads of 128: more fell out of the cache
 # and took 1.3 times as long; at a quarter, with 3 heads of 64, the many calls took 1.5 times as long.
@@ -61,14 +61,14 @@ class BlocksAttention:
     def __init__(self) -> None:
         self._spans: Sequence[Span] = ()
         self._plans: dict[tuple[int, int, int, int], list[_Piece]] = {}
-        self._scratch: dict[tuple[int, int, torch.dtype], KeyValues] = {}
+        self._scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def begin_step(self, spans: Sequence[Span]) -> None:
         """See `AttentionBackend`."""
         self._spans = spans
         self._plans.clear()
 
-    def attend(self, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall) -> Tensor:
+    def attend(self, query: Tensor, new: KeyValues, past: LayerMemory, call: LayerCall) -> Tensor:
         """See `AttentionBackend`."""
         if len(self._spans) == 1:
             return self._attend_span(0, query, new, past, call).transpose(1, 2)
@@ -80,7 +80,7 @@ class BlocksAttention:
         return torch.cat(parts, dim=2).transpose(1, 2)
 
     def _attend_span(
-        self, index: int, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall
+        self, index: int, query: Tensor, new: KeyValues, past: LayerMemory, call: LayerCall
     ) -> Tensor:
         span = self._spans[index]
         if span.num_rows == 1:
@@ -94,7 +94,7 @@ class BlocksAttention:
         return self._attend_window(index, query, new, past, call)
 
     def _attend_window(
-        self, index: int, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall
+        self, index: int, query: Tensor, new: KeyValues, past: LayerMemory, call: LayerCall
     ) -> Tensor:
         """Several rows of which some no longer see the beginning."""
         assert call.window is not None, "layers without a window do not come here"
@@ -118,7 +118,7 @@ class BlocksAttention:
         return torch.cat(outs, dim=2)
 
     def _attend_pieces(
-        self, index: int, tokens: tuple[int, int], query: Tensor, past: KeyValues, call: LayerCall
+        self, index: int, tokens: tuple[int, int], query: Tensor, past: LayerMemory, call: LayerCall
     ) -> list[Partial]:
         """Attend to the tokens [begin, end) of a sequence, all of them visible to every row."""
         return [
@@ -130,7 +130,7 @@ class BlocksAttention:
         self,
         index: int,
         tokens: tuple[int, int],
-        past: KeyValues,
+        past: LayerMemory,
         dtype: torch.dtype,
         *,
         one: bool = False,
@@ -140,7 +140,7 @@ class BlocksAttention:
         Args:
             index: The span's.
             tokens: begin and end, in tokens of the sequence.
-            past: Of it only type and shape count: if it is not `dtype`, all must be copied.
+            past: Of it only scheme and shape count: what cannot be viewed must be copied.
             dtype: The query's type.
             one: Never split; only for fewer tokens than the scratch holds.
         """
@@ -149,45 +149,42 @@ class BlocksAttention:
         pieces = self._plans.get(key)
         if pieces is None:
             extents = cut_extents(self._spans[index].extents, *tokens)
-            may_view = past.keys.dtype == dtype and not one
+            may_view = past.can_view(dtype) and not one
             pieces = [_piece(runs, past) for runs in _split(extents, limit, may_view=may_view)]
             self._plans[key] = pieces
         return pieces
 
-    def _read(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
+    def _read(self, piece: _Piece, past: LayerMemory, dtype: torch.dtype) -> KeyValues:
         """The keys and values of one piece, (1, KH, S, D); valid until the next read."""
-        if len(piece.runs) == 1 and past.keys.dtype == dtype:
-            first, count = piece.runs[0]
-            keys, values = past.keys.narrow(1, first, count), past.values.narrow(1, first, count)
+        if len(piece.runs) == 1 and past.can_view(dtype):
+            keys, values = past.view(*piece.runs[0])
         else:
-            keys, values = self._copy(piece, past, dtype)
+            keys, values = self._copy(piece, past, dtype).chunk(2)
         return KeyValues(keys.unsqueeze(0), values.unsqueeze(0))
 
-    def _copy(self, piece: _Piece, past: KeyValues, dtype: torch.dtype) -> KeyValues:
+    def _copy(self, piece: _Piece, past: LayerMemory, dtype: torch.dtype) -> Tensor:
+        """Keys and values behind each other, (2 * KH, S, D)."""
         # NOTE: into memory that is there, never a new tensor: allocating costs ten times the copy.
-        KH, _, D = past.keys.shape
+        heads, D = 2 * past.geometry.num_kv_heads, past.geometry.head_dim
         num_slots = sum(count for _, count in piece.runs)
         scratch = self._scratch_for(past, dtype)
-        copied = KeyValues(*(flat[: KH * num_slots * D].view(KH, num_slots, D) for flat in scratch))
-        for source, target in zip(past, copied, strict=True):
-            if piece.slots is None:
-                _copy_runs(piece.runs, source, target)
-            elif source.dtype == target.dtype:
-                torch.index_select(source, 1, piece.slots, out=target)
-            else:
-                target.copy_(source.index_select(1, piece.slots))
+        copied = scratch[: heads * num_slots * D].view(heads, num_slots, D)
+        if piece.slots is not None:
+            past.read_slots(piece.slots, copied)
+            return copied
+        used = 0
+        for first, count in piece.runs:
+            past.read_run(first, count, copied.narrow(1, used, count))
+            used += count
         return copied
 
-    def _scratch_for(self, past: KeyValues, dtype: torch.dtype) -> KeyValues:
-        """Two flat buffers that all layers of this shape share."""
-        KH, _, D = past.keys.shape
+    def _scratch_for(self, past: LayerMemory, dtype: torch.dtype) -> Tensor:
+        """A flat buffer that all layers of this shape share."""
+        KH, D = past.geometry.num_kv_heads, past.geometry.head_dim
         scratch = self._scratch.get((KH, D, dtype))
         if scratch is None:
-            size, device = KH * _scratch_tokens(past) * D, past.keys.device
-            scratch = KeyValues(
-                torch.empty(size, dtype=dtype, device=device),
-                torch.empty(size, dtype=dtype, device=device),
-            )
+            size = 2 * KH * _scratch_tokens(past) * D
+            scratch = torch.empty(size, dtype=dtype, device=past.device)
             self._scratch[KH, D, dtype] = scratch
         return scratch
 
@@ -207,23 +204,16 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _copy_runs(runs: Sequence[Extent], source: Tensor, target: Tensor) -> None:
-    used = 0
-    for first, count in runs:
-        target.narrow(1, used, count).copy_(source.narrow(1, first, count))
-        used += count
-
-
-def _scratch_tokens(past: KeyValues) -> int:
-    KH, _, D = past.keys.shape
+def _scratch_tokens(past: LayerMemory) -> int:
+    KH, D = past.geometry.num_kv_heads, past.geometry.head_dim
     return max(_MAX_WINDOW_ROWS, _SCRATCH_ELEMENTS // (KH * D))
 
 
-def _piece(runs: tuple[Extent, ...], past: KeyValues) -> _Piece:
+def _piece(runs: tuple[Extent, ...], past: LayerMemory) -> _Piece:
     if len(runs) <= _MAX_COPIED_RUNS:
         return _Piece(runs, None)
     slots = [slot for first, count in runs for slot in range(first, first + count)]
-    return _Piece(runs, torch.tensor(slots, device=past.keys.device))
+    return _Piece(runs, torch.tensor(slots, device=past.device))
 
 
 def _split(extents: Sequence[Extent], limit: int, *, may_view: bool) -> list[tuple[Extent, ...]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.attention.base import LayerCall, Span
-from inference.kv_cache.tensors import KeyValues
+from inference.kv_cache.tensors import KeyValues, LayerMemory
 
 
 class ReferenceAttention:
@@ -25,7 +25,7 @@ class ReferenceAttention:
         """See `AttentionBackend`."""
         self._spans = spans
 
-    def attend(self, query: Tensor, new: KeyValues, past: KeyValues, call: LayerCall) -> Tensor:
+    def attend(self, query: Tensor, new: KeyValues, past: LayerMemory, call: LayerCall) -> Tensor:
         """See `AttentionBackend`; `new` is not read, because the blocks hold the same."""
         del new
         parts = [
@@ -35,14 +35,15 @@ class ReferenceAttention:
         return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).to(query.dtype)
 
 
-def _attend_span(query: Tensor, past: KeyValues, span: Span, call: LayerCall) -> Tensor:
+def _attend_span(query: Tensor, past: LayerMemory, span: Span, call: LayerCall) -> Tensor:
     """Attend for one sequence: query (H, T, D) to (H, T, D), float32."""
     slots = torch.cat(
         [torch.arange(first, first + count, device=query.device) for first, count in span.extents]
     )
-    group = query.shape[0] // past.keys.shape[0]
-    keys = past.keys[:, slots].float().repeat_interleave(group, dim=0)
-    values = past.values[:, slots].float().repeat_interleave(group, dim=0)
+    KH, D = past.geometry.num_kv_heads, past.geometry.head_dim
+    both = torch.empty(2 * KH, len(slots), D, dtype=torch.float32, device=query.device)
+    past.read_slots(slots, both)
+    keys, values = both.repeat_interleave(query.shape[0] // KH, dim=0).chunk(2)
     scores = query.float() @ keys.transpose(1, 2) * call.scaling
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)

@@ -1,37 +1,46 @@
-"""The memory behind the KV blocks: two tensors per layer. Engine thread only.
+"""The memory behind the KV blocks, and the moving of rows in and out of it.
 
 A block is a number; where its slots lie is arithmetic on that number:
 
     slot = block_id * block_size + offset            (one token's place, the same in every layer)
 
-    keys, values of a layer   (KH, N * P, D): for each head, consecutive blocks are one run of slots
+    a plane of a layer   (2 * KH, N * P, X): keys' heads, then values'; for each head, consecutive
+                         blocks are one run of slots
 
 The head comes first because a kernel reads one head at a time: with 3 heads of 64 at 1,024 tokens,
 decode reads this order nearly twice as fast as (N * P, KH, D), and never slower with more heads.
+Layers of equal shape lie behind each other in one tensor, so that moving a block is one copy per
+plane and not one per layer.
 
 The memory is reserved at load and touched only when a block is first written, so a large budget
 costs nothing until a chat needs it.
+
+Outside, n rows of a block are bytes: for each group of layers and each plane, in order, the
+contiguous (L, 2 * KH, n, X) of it.
+
+Threads: the engine thread reads, writes and discards. `export_rows`, `import_rows` and `copy_rows` may
+run on any thread, for blocks that nobody else writes meanwhile.
 """
 
+import mmap
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class LayerGeometry:
-    """Shape of one token's keys (and values) in one layer.
-
-    Attributes:
-        num_kv_heads: KH.
-        head_dim: D, the same for keys and values.
-    """
-
-    num_kv_heads: int
-    head_dim: int
+from inference.kv_cache.host_memory import HostRegion, runs_of
+from inference.kv_cache.schemes import (
+    KvScheme,
+    LayerGeometry,
+    Plane,
+    Workspace,
+    bytes_per_token,
+    hadamard,
+)
 
 
 class KeyValues(NamedTuple):
@@ -41,15 +50,117 @@ class KeyValues(NamedTuple):
     values: Tensor
 
 
+class Rotation(NamedTuple):
+    """How keys and values of a layer are turned before they are stored.
+
+    Attributes:
+        to_stored: Keys and values times this are stored, (D, D), float32.
+        to_query: Queries times this fit stored keys, and results times this are upright again.
+    """
+
+    to_stored: Tensor
+    to_query: Tensor
+
+
+class LayerMemory:
+    """One layer's slots of all blocks, as attention reads them. Engine thread only.
+
+    Attributes:
+        geometry: KH and D.
+        planes: What is stored, (2 * KH, N * P, X) each: keys' heads, then values'.
+        rotation: How it is turned; None if it is stored upright.
+    """
+
+    def __init__(
+        self,
+        geometry: LayerGeometry,
+        scheme: KvScheme,
+        planes: tuple[Tensor, ...],
+        *,
+        rotation: Rotation | None,
+        workspace: Workspace,
+    ) -> None:
+        self.geometry = geometry
+        self.planes = planes
+        self.rotation = rotation
+        self._scheme = scheme
+        self._workspace = workspace
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.planes[0].device
+
+    def can_view(self, dtype: torch.dtype) -> bool:
+        """Whether a run of slots can be read in this type where it lies."""
+        return self._scheme.view_dtype == dtype
+
+    def view(self, first_slot: int, num_slots: int) -> KeyValues:
+        """A run of slots where it lies, (KH, S, D); only if `can_view`."""
+        return self._split(self.planes[0].narrow(1, first_slot, num_slots))
+
+    def read_run(self, first_slot: int, num_slots: int, out: Tensor) -> None:
+        """Read slots that follow each other into `out`, (2 * KH, S, D) of the wanted type."""
+        rows = [plane.narrow(1, first_slot, num_slots) for plane in self.planes]
+        self._scheme.decode(rows, out, self._workspace)
+
+    def read_slots(self, slots: Tensor, out: Tensor) -> None:
+        """Read any slots, (S,), int64, into `out`, (2 * KH, S, D) of the wanted type."""
+        if self.can_view(out.dtype):
+            torch.index_select(self.planes[0], 1, slots, out=out)
+            return
+        rows = []
+        for index, plane in enumerate(self.planes):
+            shape = (plane.shape[0], slots.shape[0], plane.shape[2])
+            gathered = self._workspace.take(f"gathered {index}", shape, plane.dtype, plane)
+            rows.append(torch.index_select(plane, 1, slots, out=gathered))
+        self._scheme.decode(rows, out, self._workspace)
+
+    def write(self, slots: Tensor, new: KeyValues) -> KeyValues:
+        """See `KvTensors.write`."""
+        both = torch.cat([new.keys[0], new.values[0]])
+        if self.rotation is not None:
+            both = both @ self.rotation.to_stored.to(both.dtype)
+        rows = self._scheme.encode(both)
+        for plane, row in zip(self.planes, rows, strict=True):
+            plane.index_copy_(1, slots, row)
+        if self.can_view(both.dtype):
+            return new
+        self._scheme.decode(rows, both, self._workspace)
+        keys, values = self._split(both)
+        return KeyValues(keys.unsqueeze(0), values.unsqueeze(0))
+
+    def _split(self, both: Tensor) -> KeyValues:
+        KH = self.geometry.num_kv_heads
+        return KeyValues(both[:KH], both[KH:])
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPlane:
+    """One plane of a group of layers.
+
+    Attributes:
+        numbers: (L, 2 * KH, N * P, X).
+        as_bytes: The same memory, (L, 2 * KH, N * P, bytes of X numbers), uint8.
+        region: What it lies in; None on other devices.
+    """
+
+    numbers: Tensor
+    as_bytes: Tensor
+    region: HostRegion | None
+
+
 class KvTensors:
     """Keys and values of all blocks.
 
     Attributes:
+        geometry: Shape of each layer.
+        scheme: How they are stored.
         block_size: P, slots per block.
         num_blocks: N.
-        dtype: What a slot is stored as.
+        bytes_per_token: Memory of one slot over all layers, keys and values.
         block_bytes: Memory of one block over all layers, keys and values.
-        layers: Per layer the slots of all blocks, (KH, N * P, D).
+        layers: Per layer the slots of all blocks.
     """
 
     def __init__(
@@ -58,55 +169,189 @@ class KvTensors:
         *,
         num_blocks: int,
         block_size: int,
-        dtype: torch.dtype,
+        scheme: KvScheme,
         device: torch.device,
     ) -> None:
+        """Reserve the memory.
+
+        Args:
+            geometry: Shape of each layer.
+            num_blocks: N, at least 1.
+            block_size: P.
+            scheme: How to store.
+            device: Where.
+
+        Raises:
+            OSError: The system does not give that much.
+        """
+        self.geometry = tuple(geometry)
+        self.scheme = scheme
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.dtype = dtype
-        self.block_bytes = block_size * bytes_per_token(geometry, dtype)
-        self.layers = [
-            _reserve(layer, num_blocks * block_size, dtype, device) for layer in geometry
-        ]
+        self.bytes_per_token = bytes_per_token(geometry, scheme)
+        self.block_bytes = block_size * self.bytes_per_token
         self._touched = bytearray(num_blocks)
-        self._num_touched = 0
+        self._touching = threading.Lock()
+        self._planes: list[_StoredPlane] = []
+        layers: dict[int, LayerMemory] = {}
+        workspace = Workspace()
+        for shape in dict.fromkeys(self.geometry):
+            members = [index for index, layer in enumerate(self.geometry) if layer == shape]
+            rows = (len(members), 2 * shape.num_kv_heads, num_blocks * block_size)
+            planes = [_reserve(rows, plane, device) for plane in scheme.planes(shape.head_dim)]
+            rotation = _rotation(scheme, shape.head_dim, device)
+            for place, index in enumerate(members):
+                layers[index] = LayerMemory(
+                    shape,
+                    scheme,
+                    tuple(plane.numbers[place] for plane in planes),
+                    rotation=rotation,
+                    workspace=workspace,
+                )
+            self._planes += planes
+        self.layers = [layers[index] for index in range(len(self.geometry))]
 
-    def write(self, layer: int, slots: Tensor, new: KeyValues) -> None:
+    def write(self, layer: int, slots: Tensor, new: KeyValues) -> KeyValues:
         """Store new tokens.
 
         Args:
             layer: Index of the layer.
-            slots: Where each token goes, (T,), int64.
-            new: (1, KH, T, D), of this memory's type.
+            slots: Where each token goes, (T,), int64; their blocks are touched already.
+            new: (1, KH, T, D), of the type that the model computes in.
+
+        Returns:
+            They, as a later step would read them, of the same shape and type: rounded, and rotated if
+            the layer's memory is.
         """
-        keys, values = self.layers[layer]
-        keys.index_copy_(1, slots, new.keys[0])
-        values.index_copy_(1, slots, new.values[0])
+        return self.layers[layer].write(slots, new)
+
+    def copy_rows(self, source_block: int, target_block: int, num_rows: int) -> None:
+        """Copy the first rows of one block into another, in all layers."""
+        self.touch([target_block])
+        source, target = source_block * self.block_size, target_block * self.block_size
+        for plane in self._planes:
+            rows = plane.as_bytes.narrow(2, source, num_rows)
+            _copy(plane.as_bytes.narrow(2, target, num_rows), rows)
+
+    def export_rows(self, block_id: int, start: int, end: int, out: Tensor | None = None) -> Tensor:
+        """Copy rows of a block out.
+
+        Args:
+            block_id: The block.
+            start: Its first row to copy.
+            end: One past the last.
+            out: Where to, uint8 on the CPU, at least (end - start) * bytes_per_token long.
+
+        Returns:
+            Just the bytes, 1-D, in `out` if that was given.
+        """
+        num_rows = end - start
+        size = num_rows * self.bytes_per_token
+        payload = torch.empty(size, dtype=torch.uint8) if out is None else out.narrow(0, 0, size)
+        first = block_id * self.block_size + start
+        for plane, part in zip(self._planes, self._parts(payload, num_rows), strict=True):
+            _copy(part, plane.as_bytes.narrow(2, first, num_rows))
+        return payload
+
+    def import_rows(
+        self,
+        block_id: int,
+        start: int,
+        payload: Tensor,
+        *,
+        payload_rows: int,
+        skip: int,
+        num_rows: int,
+    ) -> None:
+        """Copy rows into a block.
+
+        Args:
+            block_id: The block.
+            start: Its first row to fill.
+            payload: What `export_rows` gave for `payload_rows` rows; may be longer.
+            payload_rows: Rows in the payload.
+            skip: Rows of the payload to pass over.
+            num_rows: Rows to copy.
+        """
+        self.touch([block_id])
+        first = block_id * self.block_size + start
+        for plane, part in zip(self._planes, self._parts(payload, payload_rows), strict=True):
+            _copy(plane.as_bytes.narrow(2, first, num_rows), part.narrow(2, skip, num_rows))
 
     def touch(self, block_ids: Sequence[int]) -> None:
-        """Note that these blocks are written to, for `touched_bytes`."""
-        for block_id in block_ids:
-            if not self._touched[block_id]:
+        """Note that these blocks are written to. Any thread."""
+        with self._touching:
+            for block_id in block_ids:
                 self._touched[block_id] = 1
-                self._num_touched += 1
 
     @property
     def touched_bytes(self) -> int:
-        """Memory of all blocks that have ever been written: what the process really holds."""
-        return self._num_touched * self.block_bytes
+        """Memory of all blocks written since they were last discarded: what the process holds."""
+        return self._touched.count(1) * self.block_bytes
+
+    def discard(self, block_ids: Sequence[int]) -> None:
+        """Give the memory of free blocks back to the system, where it can take it.
+
+        What they held is lost; they can be written again at once. Memory comes in pages, which may
+        hold rows of several blocks: a page goes when the last of its blocks goes.
+        """
+        with self._touching:  # so that nobody begins to write into a neighbour meanwhile
+            runs = runs_of(block_ids)
+            for first, count in runs:
+                self._touched[first : first + count] = bytes(count)
+            for plane in self._planes:
+                if plane.region is None:
+                    continue
+                L, heads, num_slots, row_bytes = plane.as_bytes.shape
+                size = self.block_size * row_bytes
+                for first, count in runs:
+                    low, high = self._grown(first, count, -(-mmap.PAGESIZE // size))
+                    for begin in range(0, L * heads * num_slots * row_bytes, num_slots * row_bytes):
+                        plane.region.discard(begin + low * size, begin + high * size)
+
+    def _grown(self, first: int, count: int, reach: int) -> tuple[int, int]:
+        """A run of free blocks with the free neighbours that may share a page with it: [low, high)."""
+        low, high = first, first + count
+        while low > max(0, first - reach) and not self._touched[low - 1]:
+            low -= 1
+        while high < min(self.num_blocks, first + count + reach) and not self._touched[high]:
+            high += 1
+        return low, high
+
+    def _parts(self, payload: Tensor, num_rows: int) -> list[Tensor]:
+        """The bytes of each plane in a payload, (L, 2 * KH, num_rows, bytes of X)."""
+        parts, used = [], 0
+        for plane in self._planes:
+            L, heads, _, row_bytes = plane.as_bytes.shape
+            size = L * heads * num_rows * row_bytes
+            parts.append(payload.narrow(0, used, size).view(L, heads, num_rows, row_bytes))
+            used += size
+        return parts
 
 
-def bytes_per_token(geometry: Sequence[LayerGeometry], dtype: torch.dtype) -> int:
-    """Memory of one slot over all layers, keys and values."""
-    elements = sum(layer.num_kv_heads * layer.head_dim for layer in geometry)
-    return 2 * elements * dtype.itemsize
+def _reserve(rows: tuple[int, int, int], plane: Plane, device: torch.device) -> _StoredPlane:
+    region = None
+    size = rows[0] * rows[1] * rows[2] * plane.row_bytes
+    if device.type == "cpu":
+        region = HostRegion(size)
+        raw = region.bytes
+    else:
+        raw = torch.empty(size, dtype=torch.uint8, device=device)
+    return _StoredPlane(raw.view(plane.dtype).view(*rows, plane.width), raw.view(*rows, -1), region)
 
 
-def _reserve(
-    layer: LayerGeometry, num_slots: int, dtype: torch.dtype, device: torch.device
-) -> KeyValues:
-    shape = (layer.num_kv_heads, num_slots, layer.head_dim)
-    return KeyValues(
-        torch.empty(shape, dtype=dtype, device=device),
-        torch.empty(shape, dtype=dtype, device=device),
-    )
+def _rotation(scheme: KvScheme, head_dim: int, device: torch.device) -> Rotation | None:
+    factors = scheme.rotation_factors(head_dim)
+    if factors is None:
+        return None
+    return Rotation(*(hadamard(head_dim, factor=factor, device=device) for factor in factors))
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    if target.device.type == source.device.type == "cpu":
+        # numpy copies on this thread alone and without the interpreter lock. torch would start a team
+        # of threads for each thread that calls it, beside those that compute.
+        np.copyto(target.numpy(), source.numpy())
+        return
+    with torch.inference_mode():  # which may write into tensors made with or without it
+        target.copy_(source)

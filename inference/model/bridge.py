@@ -24,7 +24,8 @@ from transformers.cache_utils import Cache, get_layer_types_and_kwargs
 
 from inference.attention.base import AttentionBackend, LayerCall
 from inference.errors import UnsupportedModelError
-from inference.kv_cache.tensors import KeyValues, KvTensors, LayerGeometry
+from inference.kv_cache.schemes import LayerGeometry
+from inference.kv_cache.tensors import KeyValues, KvTensors
 
 ATTENTION_NAME = "quire"
 _KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
@@ -137,11 +138,10 @@ class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped for us
         slots: Where this step's tokens go, (T,), int64; set before each forward.
     """
 
-    def __init__(self, kv: KvTensors, attention: AttentionBackend, dtype: torch.dtype) -> None:
+    def __init__(self, kv: KvTensors, attention: AttentionBackend) -> None:
         super().__init__(layers=[])
         self._kv = kv
         self._attention = attention
-        self._is_rounded = kv.dtype != dtype
         self.slots = torch.empty(0, dtype=torch.int64)
 
     def update(
@@ -155,20 +155,19 @@ class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped for us
         """Store one layer's new keys and values, (1, KH, T, D).
 
         Returns:
-            Them, as a later step would read them: rounded to the blocks' type. So it makes no
-            difference in which chunk a token was computed.
+            Them, as a later step would read them. So it makes no difference in which chunk a token
+            was computed.
         """
         _leave_trail(self, layer_idx, kwargs)
-        if not self._is_rounded:
-            self._kv.write(layer_idx, self.slots, KeyValues(key_states, value_states))
-            return key_states, value_states
-        stored = KeyValues(key_states.to(self._kv.dtype), value_states.to(self._kv.dtype))
-        self._kv.write(layer_idx, self.slots, stored)
-        return stored.keys.to(key_states.dtype), stored.values.to(value_states.dtype)
+        return self._kv.write(layer_idx, self.slots, KeyValues(key_states, value_states))
 
     def attend(self, layer: int, query: Tensor, new: KeyValues, call: LayerCall) -> Tensor:
         """Attend in one layer, (1, H, T, D) to (1, T, H, D)."""
-        return self._attention.attend(query, new, self._kv.layers[layer], call)
+        past = self._kv.layers[layer]
+        if past.rotation is None:
+            return self._attention.attend(query, new, past, call)
+        turn = past.rotation.to_query.to(query.dtype)
+        return self._attention.attend(query @ turn, new, past, call) @ turn
 
 
 class _ProbeCache(Cache):  # type: ignore[misc]  # transformers is untyped for us, see pyproject

@@ -61,7 +61,7 @@ class ModelRunner:
         self._bridge = bridge
         self._attention = attention
         self.device = device
-        self._cache = BlockCache(kv, attention, bridge.dtype)
+        self._cache = BlockCache(kv, attention)
         self._num_threads = torch.get_num_threads()
         self._one_row_threads = StepThreads(self._num_threads) if has_fast_rows else None
 

@@ -10,9 +10,13 @@ from inference.attention.base import Extent, LayerCall, Span, cut_extents, exten
 from inference.attention.blocks import BlocksAttention
 from inference.attention.partial import attend_all, attend_causal, attend_edge, merge
 from inference.attention.reference import ReferenceAttention
-from inference.kv_cache.tensors import KeyValues
+from inference.config import KvSchemeName
+from inference.kv_cache.schemes import LayerGeometry, find_scheme
+from inference.kv_cache.tensors import KeyValues, KvTensors, LayerMemory
+from tests.inference.tiny_models import fill_with_garbage
 
 H, KH, D, P = 6, 2, 16, 8
+SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
 
 
 def test_extents_of_consecutive_blocks_are_one_run() -> None:
@@ -71,28 +75,49 @@ def test_attend_causal_first_row_sees_itself_only(softcap: float | None) -> None
     torch.testing.assert_close(part.out[:, :, 4:5], expected.out, atol=1e-6, rtol=1e-5)
 
 
+def make_memory(
+    num_blocks: int, *, scheme: KvSchemeName, num_kv_heads: int = KH, head_dim: int = D
+) -> LayerMemory:
+    """One layer's memory, full of garbage: NaN wherever there are floats."""
+    geometry = [LayerGeometry(num_kv_heads, head_dim)]
+    kv = KvTensors(
+        geometry,
+        num_blocks=num_blocks,
+        block_size=P,
+        scheme=find_scheme(scheme, torch.float32),
+        device=torch.device("cpu"),
+    )
+    fill_with_garbage(kv)
+    return kv.layers[0]
+
+
+def fill(memory: LayerMemory, slots: Tensor, *, seed: int) -> KeyValues:
+    """Write random tokens; returns them as they are stored, (1, KH, T, D)."""
+    shape = (1, memory.geometry.num_kv_heads, len(slots), memory.geometry.head_dim)
+    generator = torch.Generator().manual_seed(seed)
+    new = KeyValues(*(torch.randn(shape, generator=generator) for _ in range(2)))
+    return memory.write(slots, new)
+
+
 def make_step(
-    lengths: list[tuple[int, int]], *, dtype: torch.dtype, is_scattered: bool
-) -> tuple[list[Span], Tensor, KeyValues, KeyValues]:
-    """Spans of (start, new tokens); slots that nobody owns are NaN."""
+    lengths: list[tuple[int, int]], *, scheme: KvSchemeName, is_scattered: bool
+) -> tuple[list[Span], Tensor, KeyValues, LayerMemory]:
+    """Spans of (start, new tokens); slots that nobody owns are full of garbage."""
     generator = torch.Generator().manual_seed(len(lengths))
     num_blocks = sum(-(-(start + rows) // P) for start, rows in lengths) + 5
     order = torch.randperm(num_blocks, generator=generator).tolist()
     free = iter(order if is_scattered else range(num_blocks))
-    shape = (KH, num_blocks * P, D)
-    past = KeyValues(*(torch.full(shape, torch.nan).to(dtype) for _ in range(2)))
-    spans, owned, row = [], [], 0
+    past = make_memory(num_blocks, scheme=scheme)
+    spans, new, row = [], [], 0
     for start, rows in lengths:
         table = list(itertools.islice(free, -(-(start + rows) // P)))
         slots = torch.tensor([table[i // P] * P + i % P for i in range(start + rows)])
-        for tensor in past:
-            tensor[:, slots] = torch.randn(KH, len(slots), D, generator=generator).to(dtype)
+        stored = fill(past, slots, seed=row)
+        new.append(KeyValues(stored.keys[:, :, start:], stored.values[:, :, start:]))
         spans.append(Span(row, rows, start, extents_of(table, P, start + rows)))
-        owned.append(slots[start:])
         row += rows
     query = torch.randn(1, H, row, D, generator=generator)
-    new = KeyValues(*(t[:, torch.cat(owned)].float().unsqueeze(0) for t in past))
-    return spans, query, new, past
+    return spans, query, KeyValues(*(torch.cat(t, dim=2) for t in zip(*new, strict=True))), past
 
 
 SHAPES = {
@@ -107,14 +132,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("is_scattered", [False, True], ids=["consecutive", "scattered"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("softcap", [None, 3.0], ids=["plain", "softcap"])
 @pytest.mark.parametrize("window", [None, 1, 2, 8, 30, 200])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_blocks_equal_the_reference(
-    shape: str, window: int | None, softcap: float | None, dtype: torch.dtype, is_scattered: bool
+    shape: str, window: int | None, softcap: float | None, scheme: KvSchemeName, is_scattered: bool
 ) -> None:
-    spans, query, new, past = make_step(SHAPES[shape], dtype=dtype, is_scattered=is_scattered)
+    spans, query, new, past = make_step(SHAPES[shape], scheme=scheme, is_scattered=is_scattered)
     call = LayerCall(0.25, window, softcap)
     results = []
     for backend in (BlocksAttention(), ReferenceAttention()):
@@ -126,9 +151,7 @@ def test_blocks_equal_the_reference(
 def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:
     backend = BlocksAttention()
     for is_scattered in (False, True):  # the same lengths in other blocks
-        spans, query, new, past = make_step(
-            [(60, 4)], dtype=torch.float16, is_scattered=is_scattered
-        )
+        spans, query, new, past = make_step([(60, 4)], scheme="fp16", is_scattered=is_scattered)
         backend.begin_step(spans)
         reference = ReferenceAttention()
         reference.begin_step(spans)
@@ -142,18 +165,17 @@ def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [1, 30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_blocks_scattered_over_more_than_the_scratch_equal_the_reference(
-    num_rows: int, dtype: torch.dtype
+    num_rows: int, scheme: KvSchemeName
 ) -> None:
     wide_kh, wide_d = 8, 128  # 512 tokens fill the scratch
     generator = torch.Generator().manual_seed(3)
     length = 1100 + num_rows
     table = torch.randperm(160, generator=generator).tolist()
-    shape = (wide_kh, 160 * P, wide_d)
-    past = KeyValues(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
-    slots = torch.tensor([table[i // P] * P + i % P for i in range(1100, length)])
-    new = KeyValues(*(tensor[:, slots].float().unsqueeze(0) for tensor in past))
+    past = make_memory(160, scheme=scheme, num_kv_heads=wide_kh, head_dim=wide_d)
+    stored = fill(past, torch.tensor([table[i // P] * P + i % P for i in range(length)]), seed=3)
+    new = KeyValues(*(tensor[:, :, 1100:] for tensor in stored))
     query = torch.randn(1, 2 * wide_kh, num_rows, wide_d, generator=generator)
     results = []
     for backend in (BlocksAttention(), ReferenceAttention()):
@@ -163,9 +185,10 @@ def test_blocks_scattered_over_more_than_the_scratch_equal_the_reference(
 
 
 def test_blocks_of_two_geometries_share_a_step() -> None:
-    spans, query, new, past = make_step([(40, 3)], dtype=torch.float16, is_scattered=True)
-    narrow = KeyValues(*(tensor[:1].contiguous() for tensor in past))
-    narrow_new = KeyValues(*(tensor[:, :1] for tensor in new))
+    spans, query, new, past = make_step([(40, 3)], scheme="fp16", is_scattered=True)
+    narrow = make_memory(past.planes[0].shape[1] // P, scheme="fp16", num_kv_heads=1)
+    slots = torch.cat([torch.arange(first, first + count) for first, count in spans[0].extents])
+    narrow_new = KeyValues(*(tensor[:, :, 40:] for tensor in fill(narrow, slots, seed=2)))
     backend, reference = BlocksAttention(), ReferenceAttention()
     for each in (backend, reference):
         each.begin_step(spans)
@@ -180,9 +203,10 @@ def test_blocks_of_two_geometries_share_a_step() -> None:
 
 def test_blocks_decode_gives_the_same_bits_on_any_number_of_threads() -> None:
     generator = torch.Generator().manual_seed(5)
-    past = KeyValues(*(torch.randn(3, 40 * P, 64, generator=generator) for _ in range(2)))
+    past = make_memory(40, scheme="fp32", num_kv_heads=3, head_dim=64)
+    stored = fill(past, torch.arange(100), seed=5)
     query = torch.randn(1, 9, 1, 64, generator=generator)
-    new = KeyValues(*(tensor[:, 99:100].unsqueeze(0) for tensor in past))
+    new = KeyValues(*(tensor[:, :, 99:] for tensor in stored))
     spans = [Span(0, 1, 99, extents_of(range(40), P, 100))]
     before = torch.get_num_threads()
     results = []

@@ -15,14 +15,16 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from inference.config import KvSchemeName
 from inference.errors import UnsupportedModelError
-from inference.kv_cache.tensors import LayerGeometry
+from inference.kv_cache.schemes import LayerGeometry
 from inference.model.bridge import TransformersBridge
 from inference.model.runner import Chunk
 from inference.model.verification import TESTED_ARCHITECTURES, verify_unless_tested
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
     eager_logits,
+    fill_with_garbage,
     make_config,
     make_module,
     make_runner,
@@ -53,9 +55,7 @@ def test_logits_equal_eager_cold_and_in_chunks(family: str, attention: str) -> N
     expected = eager_logits(module, PROMPT)
     runner = make_runner(module, attention=attention, block_size=P)
     for chunk_tokens in (1, P - 1, P, P + 1, len(PROMPT)):
-        for layer in runner.kv.layers:
-            layer.keys.fill_(torch.nan)
-            layer.values.fill_(torch.nan)
+        fill_with_garbage(runner.kv)
         logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=chunk_tokens)
         torch.testing.assert_close(logits, last_rows(expected, chunk_tokens), atol=1e-4, rtol=0)
 
@@ -97,7 +97,7 @@ def test_logits_in_half_precision_blocks_do_not_depend_on_the_chunks(family: str
     module = make_module(family)
     rows = []
     for chunk_tokens in (1, P - 1, P, P + 1, len(PROMPT)):
-        runner = make_runner(module, block_size=P, kv_dtype=torch.float16)
+        runner = make_runner(module, block_size=P, kv_scheme="fp16")
         rows.append(run_chunked(runner, PROMPT, TABLE, chunk_tokens=chunk_tokens)[-1])
     torch.testing.assert_close(torch.stack(rows), rows[0].expand(5, -1), atol=1e-4, rtol=0)
     expected = eager_logits(module, PROMPT)[-1]
@@ -218,15 +218,15 @@ def test_another_model_in_the_process_keeps_its_own_attention() -> None:
         assert theirs(torch.tensor([PROMPT])).logits.shape == (1, len(PROMPT), VOCAB_SIZE)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("kv_scheme", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3"])
 def test_half_precision_model_is_as_near_to_the_truth_as_its_own_code(
-    family: str, kv_dtype: torch.dtype
+    family: str, kv_scheme: KvSchemeName
 ) -> None:
     truth = eager_logits(make_module(family), PROMPT)
     module = make_module(family, dtype=torch.bfloat16)
     own_error = (eager_logits(module, PROMPT) - truth).abs().mean()
-    runner = make_runner(module, block_size=P, kv_dtype=kv_dtype)
+    runner = make_runner(module, block_size=P, kv_scheme=kv_scheme)
     for chunk_tokens in (1, P + 1):
         logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=chunk_tokens)
         assert (logits - last_rows(truth, chunk_tokens)).abs().mean() < 1.5 * own_error

@@ -27,8 +27,8 @@ def test_run_writes_the_slots_of_the_chunk_and_no_others() -> None:
     runner.run([Chunk(make_tokens(6), 5, [6, 1], needs_logits=False)])
     written = set(range(48, 56)) | set(range(8, 11))
     for layer in runner.kv.layers:
-        for tensor in layer:
-            rows = tensor.isnan().all(dim=2).all(dim=0)
+        for plane in layer.planes:
+            rows = plane.isnan().all(dim=2).all(dim=0)
             assert {slot for slot in range(64) if not rows[slot]} == written
 
 
@@ -75,4 +75,4 @@ def test_touched_bytes_count_each_written_block_once() -> None:
 def test_half_precision_blocks_take_half_the_memory() -> None:
     module = make_module("llama")
     full = make_runner(module).kv.block_bytes
-    assert make_runner(module, kv_dtype=torch.float16).kv.block_bytes * 2 == full
+    assert make_runner(module, kv_scheme="fp16").kv.block_bytes * 2 == full

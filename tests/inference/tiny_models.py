@@ -23,6 +23,8 @@ from transformers import (
 from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
+from inference.config import KvSchemeName
+from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.bridge import TransformersBridge
 from inference.model.runner import Chunk, ModelRunner
@@ -112,18 +114,27 @@ def make_runner(
     attention: str = "blocks",
     num_blocks: int = 64,
     block_size: int = 8,
-    kv_dtype: torch.dtype = torch.float32,
+    kv_scheme: KvSchemeName = "fp32",
 ) -> ModelRunner:
-    """A runner over the model whose free blocks are full of NaN."""
+    """A runner over the model whose free blocks are full of garbage."""
     bridge = TransformersBridge(module, Path("tiny"))
     device = torch.device("cpu")
     kv = KvTensors(
-        bridge.geometry, num_blocks=num_blocks, block_size=block_size, dtype=kv_dtype, device=device
+        bridge.geometry,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        scheme=find_scheme(kv_scheme, bridge.dtype),
+        device=device,
     )
-    for layer in kv.layers:
-        layer.keys.fill_(torch.nan)
-        layer.values.fill_(torch.nan)
+    fill_with_garbage(kv)
     return ModelRunner(bridge, kv, make_attention(attention), device=device)
+
+
+def fill_with_garbage(kv: KvTensors) -> None:
+    """Make every bit of every block 1: NaN in all float types, so also in all scales."""
+    for layer in kv.layers:
+        for plane in layer.planes:
+            plane.view(torch.uint8).fill_(255)
 
 
 def run_chunked(
