@@ -6,11 +6,15 @@ stored before the engine sees it; a reply goes on in the background when another
 """
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 from app.announcer import Announcer
+from app.chat_prompt import chat_prompt, system_prompt_of
+from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
+from app.context_room import has_room, left_out_mark, most_prompt_tokens
 from app.conversation import (
     ChatSettings,
     Conversation,
@@ -18,14 +22,35 @@ from app.conversation import (
     ConversationSummary,
     Message,
     MessageId,
+    OnFull,
 )
-from app.messages import Command, Event, Failure
-from app.prompting import title_from
-from app.reply_desk import ReplyDesk
+from app.failures import NO_MODEL
+from app.messages import (
+    CacheCleared,
+    ClearCache,
+    Command,
+    Event,
+    ForgetChat,
+    ModelFailed,
+    ModelLoading,
+    ModelReady,
+    ModelUnloaded,
+    PromptMeasured,
+    PromptRead,
+    ReplyEnded,
+    ReplyProgressed,
+    StatsSampled,
+)
+from app.model_desk import ModelDesk
 from app.search import SearchHit
+from app.send_gate import Held, Question, SendGate
 from app.session_changes import (
+    CacheWasCleared,
+    ChatIsFull,
     ConversationsChanged,
     ConversationShown,
+    DraftMeasured,
+    DraftReturned,
     MessageAdded,
     MessageChanged,
     ModelChanged,
@@ -33,18 +58,28 @@ from app.session_changes import (
     ReplyGrew,
     ReplyPrefilling,
     ReplyStarted,
+    SchemeRefused,
     SessionChange,
     StatsChanged,
     StorageFailed,
+    SummaryEnded,
+    SummaryProgress,
 )
 from app.settings import SettingsStore
+from app.shown_chat import ShownChat
 from app.storage import ConversationStore
 from app.texts import storable
+from inference.config import KvSchemeName
+from inference.metrics import ModelInfo
 
 __all__ = [
+    "CacheWasCleared",
+    "ChatIsFull",
     "ChatSession",
     "ConversationShown",
     "ConversationsChanged",
+    "DraftMeasured",
+    "DraftReturned",
     "MessageAdded",
     "MessageChanged",
     "ModelChanged",
@@ -52,9 +87,12 @@ __all__ = [
     "ReplyGrew",
     "ReplyPrefilling",
     "ReplyStarted",
+    "SchemeRefused",
     "SessionChange",
     "StatsChanged",
     "StorageFailed",
+    "SummaryEnded",
+    "SummaryProgress",
 ]
 
 MAX_TITLE_CHARS = 200
@@ -71,6 +109,7 @@ class ChatSession:
         settings: The general settings.
         post: Sends a command to the engine thread.
         clock: Seconds since the epoch.
+        kv_dir: Where what models have read is kept on disk; None keeps nothing.
     """
 
     def __init__(
@@ -79,26 +118,24 @@ class ChatSession:
         settings: SettingsStore,
         post: Callable[[Command], None],
         clock: Callable[[], float] = time.time,
+        *,
+        kv_dir: Path | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._announcer = Announcer()
-        self._conversation: Conversation | None = None
-        self._draft_settings = ChatSettings()
+        self._post = post
         self._deleted: ConversationId | None = None
         self._deleted_was_shown = False
         self._is_closed = False
-        self._plain_text_chats: set[ConversationId] = set()
-        self._desk = ReplyDesk(
-            store,
-            settings,
-            post=post,
-            announcer=self._announcer,
-            settled=self._reply_settled,
-            is_shown=self._is_shown,
-            clock=clock,
+        self._measured_model: ModelInfo | None = None
+        self._announcer = announcer = Announcer()
+        self._models = ModelDesk(settings, post=post, announcer=announcer, kv_dir=kv_dir)
+        self._shown = ShownChat(
+            store, settings, self._models, post=post, announcer=announcer, clock=clock
         )
+        self._gate = SendGate(post=post, announcer=announcer)
+        self._summary = SummaryWriter(post=post, announcer=announcer, go_on=self._go_on)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
         """Tell `listener` of every change from now on; call the result to end that."""
@@ -109,27 +146,34 @@ class ChatSession:
     @property
     def conversation(self) -> Conversation | None:
         """The chat that is shown, with all text that has come; None is a new, empty one."""
-        if self._conversation is not None:
-            for live in self._desk.replies_of(self._conversation.id):
-                if self._conversation.messages.get(live.message_id) is not live.message:
-                    self._conversation = self._conversation.with_message(live.message)
-        return self._conversation
+        return self._shown.conversation
 
     @property
     def model(self) -> ModelState:
         """Which model is there, or on its way."""
-        return self._desk.model
+        return self._models.state
 
     @property
     def is_replying(self) -> bool:
         """Whether the reply at the end of the visible path is still in the making."""
-        conversation = self._conversation
-        return conversation is not None and self._desk.reply_of(conversation.leaf_id) is not None
+        return self._shown.is_replying
+
+    @property
+    def is_summarising(self) -> bool:
+        """Whether the shown chat is being summed up; `stop` ends that."""
+        return self._summary.is_writing
 
     @property
     def chat_settings(self) -> ChatSettings:
         """The own settings of the chat that is shown."""
-        return self._conversation.settings if self._conversation else self._draft_settings
+        return self._shown.settings
+
+    def left_out_mark(self) -> MessageId | None:
+        """The first message of the visible path that the model still sees.
+
+        None if it sees all of them.
+        """
+        return left_out_mark(self._path())
 
     def conversations(self) -> list[ConversationSummary]:
         """All chats, the last used first."""
@@ -143,22 +187,14 @@ class ChatSession:
 
     def new_chat(self) -> None:
         """Show an empty chat; it is stored with its first message."""
-        self._draft_settings = ChatSettings()
-        self._show(None)
+        self._leave()
+        self._shown.draft_settings = ChatSettings()
+        self._shown.show(None)
 
     def open_chat(self, conversation_id: ConversationId) -> None:
         """Show a chat; a reply of the one before goes on in the background."""
-        conversation = self._announcer.stored(lambda: self._store.load(conversation_id))
-        if conversation is None:
-            self._announcer.notify(ConversationsChanged())
-            return
-        for message in list(conversation.messages.values()):
-            if message.status == "streaming":
-                live = self._desk.reply_of(message.id)
-                # Nobody makes this reply any more: the program ended in the middle of it.
-                known = live.message if live else replace(message, status="stopped")
-                conversation = conversation.with_message(known)
-        self._show(conversation)
+        self._leave()
+        self._shown.open(conversation_id)
 
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
@@ -167,12 +203,14 @@ class ChatSession:
             lambda: self._store.rename(conversation_id, title)
         ):
             return
-        if self._conversation is not None and self._conversation.id == conversation_id:
-            self._conversation = replace(self._conversation, title=title)
+        if self._shown.id == conversation_id:
+            self._shown.rename(title)
         self._announcer.notify(ConversationsChanged())
 
     def delete_chat(self, conversation_id: ConversationId) -> bool:
         """Take a chat off the list and end its replies; `undo_delete` brings it back.
+
+        What models have read of it is forgotten for good.
 
         Returns:
             Whether it is off the list; if not, the listeners were told why.
@@ -180,13 +218,12 @@ class ChatSession:
         if not self._announcer.done(lambda: self._store.delete(conversation_id)):
             return False
         self._deleted = conversation_id
-        self._deleted_was_shown = (
-            self._conversation is not None and self._conversation.id == conversation_id
-        )
+        self._deleted_was_shown = self._shown.id == conversation_id
         if self._deleted_was_shown:
             self.new_chat()
-        for live in self._desk.replies_of(conversation_id):
-            self._desk.abandon(live)
+        for live in self._shown.desk.replies_of(conversation_id):
+            self._shown.desk.abandon(live)
+        self._post(ForgetChat(conversation_id, is_deleted=True))
         self._announcer.notify(ConversationsChanged())
         return True
 
@@ -202,199 +239,278 @@ class ChatSession:
 
     def set_chat_settings(self, settings: ChatSettings) -> None:
         """Set the own settings of the chat that is shown; they hold from the next reply on."""
-        settings = replace(settings, system_prompt=storable(settings.system_prompt))
-        conversation = self._conversation
-        if conversation is None:
-            self._draft_settings = settings
-        elif self._announcer.done(lambda: self._store.set_settings(conversation.id, settings)):
-            self._conversation = replace(conversation, settings=settings)
+        self._shown.set_settings(settings)
+
+    def choose_on_full(self, choice: OnFull) -> None:
+        """Keep what to do whenever the chat that is shown is full."""
+        self._shown.set_settings(replace(self._shown.settings, on_full=choice))
 
     # ------------------------------------------------------------------ messages
+
+    def measure_draft(self, text: str) -> None:
+        """Have DraftMeasured announced for the shown chat with this text; it may be empty.
+
+        Nothing is announced without a model, or when the prompt cannot be made.
+        """
+        info = self.model.info
+        path = self._path_with(text, self._leaf_id()) if text.strip() else self._path()
+        if info is not None and path:
+            self._gate.measure_draft(self._question(path, info))
+        elif info is not None:
+            self._announcer.notify(DraftMeasured(0, info.context_tokens, fits=True))
 
     def send(self, text: str) -> bool:
         """Say something in the chat that is shown and ask for a reply.
 
+        If it may not fit, it is measured first: then the text was taken, and either MessageAdded
+        follows, or DraftReturned with ChatIsFull.
+
         Returns:
-            Whether it was stored; if not, the caller keeps the text.
+            Whether the text was taken; if not, the caller keeps it.
         """
-        if not text.strip():
+        if not text.strip() or self._is_busy:
             return False
-        conversation = self._current(self._interrupted())
-        return self._say(text, conversation, conversation.leaf_id if conversation else None)
+        self._shown.catch_up()
+        can_go_on = self.chat_settings.on_full == "new_chat" and bool(self._path())
+        return self._let_through(
+            self._path_with(text, self._leaf_id()),
+            text,
+            send=lambda: self._shown.say(text, self._leaf_id()),
+            instead=(lambda: self.continue_in_new_chat(text)) if can_go_on else None,
+        )
 
     def edit(self, message_id: MessageId, text: str) -> bool:
-        """Say something else in place of an own message; what followed stays as a branch."""
-        conversation = self.conversation
-        message = conversation.messages.get(message_id) if conversation else None
-        if conversation is None or message is None or message.role != "user" or not text.strip():
+        """Say something else in place of an own message; what followed stays as a branch.
+
+        Returns:
+            Whether the text was taken, as for `send`.
+        """
+        message = self._message(message_id)
+        if message is None or message.role != "user" or not text.strip() or self._is_busy:
             return False
-        conversation = self._interrupted()
-        return self._say(text, conversation, message.parent_id, is_edit=True)
+        return self._let_through(
+            self._path_with(text, message.parent_id),
+            text,
+            send=lambda: self._shown.say(text, message.parent_id, is_edit=True),
+        )
 
     def regenerate(self, message_id: MessageId) -> None:
         """Ask for another version of a reply, or for the reply that a question lacks."""
         conversation = self.conversation
-        message = conversation.messages.get(message_id) if conversation else None
-        if conversation is None or message is None:
+        message = self._message(message_id)
+        if conversation is None or message is None or self._is_busy:
             return
         question_id = message.id if message.role == "user" else message.parent_id
-        if question_id is None:
-            return
-        self._interrupted()
-        self._show_branch(question_id)
-        self._ask_for_reply(question_id)
+        if question_id is not None:
+            self._let_through(
+                conversation.path_to(question_id),
+                "",
+                send=lambda: self._shown.answer_again(question_id),
+            )
 
     def show_version(self, message_id: MessageId) -> None:
         """Show the branch through this message, down to its newest end."""
         conversation = self.conversation
         if conversation is None or message_id not in conversation.messages:
             return
+        self._leave()
         leaf_id = conversation.newest_leaf_below(message_id)
         if self._announcer.done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
-            self._show_branch(leaf_id)
+            self._shown.show_branch(leaf_id)
 
     def stop(self) -> None:
-        """End the reply at the end of the visible path; its text so far is kept."""
-        conversation = self._conversation
-        live = self._desk.reply_of(conversation.leaf_id) if conversation else None
-        if live is not None:
-            self._desk.stop(live)
+        """End the summary, or the reply at the end of the visible path; its text is kept."""
+        self._leave()
+        self._shown.stop()
 
     def continue_as_plain_text(self) -> None:
         """Make the failed reply without a chat template, and all later ones of this chat."""
-        conversation = self.conversation
-        if conversation is None or conversation.leaf_id is None or self.is_replying:
-            return
-        message = conversation.messages[conversation.leaf_id]
-        if message.role != "assistant" or message.status != "error":
-            return
-        self._plain_text_chats.add(conversation.id)
-        empty = replace(message, status="streaming", content="", metrics=None)
-        self._begin(replace(empty, error=None, failure_kind=None))
+        if not self._is_busy:
+            self._shown.go_on_as_plain_text()
+
+    def continue_in_new_chat(self, text: str) -> bool:
+        """Sum up the shown chat, and send `text` in a new one that begins with the summary.
+
+        With an empty text the new chat is only shown. `stop` and opening another chat end it; then,
+        and when it fails, the text comes back as DraftReturned.
+
+        Returns:
+            Whether the text was taken; if not, the caller keeps it.
+        """
+        chat, info = self.conversation, self.model.info
+        if chat is None or not chat.messages or self._is_busy:
+            return False
+        if info is None:
+            self._announcer.notify(SummaryEnded(self.model.failure or NO_MODEL))
+            return False
+        self._shown.interrupt()
+        path = self._path()
+        while path and path[-1].role == "user":
+            path.pop()  # nothing answers it: the instruction stands in its place
+        prompt = chat_prompt(
+            path,
+            settings=replace(chat.settings, on_full="leave_out"),
+            general=self._settings.value,
+            key=info.fingerprint,
+        )
+        self._summary.start(
+            self._shown.desk.next_id(),
+            chat,
+            text,
+            prompt.messages,
+            left_out=prompt.left_out,
+            as_plain_text=self._shown.is_plain_text and not info.has_chat_template,
+        )
+        return True
 
     # ------------------------------------------------------------------ engine
 
     def load_model(self, path: str) -> None:
         """Open this model; replies that run end as stopped, new ones wait for it."""
-        self._desk.load_model(path)
+        self._models.load(path)
+        self._model_changed()
+
+    def set_kv_scheme(self, name: str) -> None:
+        """Store keys and values of the model that is open in this way; it is opened again.
+
+        Raises:
+            SettingError: There is no such scheme.
+        """
+        self._models.set_kv_scheme(cast(KvSchemeName, name))  # the settings check it
+        self._model_changed()
+
+    def set_cache_budgets(
+        self, device_bytes: int | None, ram_bytes: int | None, disk_bytes: int | None
+    ) -> None:
+        """Set how much may be kept of what models have read; None chooses.
+
+        Another budget of the device has the model opened again.
+
+        Raises:
+            SettingError: A budget is out of range; nothing was changed.
+        """
+        self._models.set_cache_budgets(device_bytes, ram_bytes, disk_bytes)
+        self._model_changed()
+
+    def clear_chat_cache(self, conversation_id: ConversationId) -> None:
+        """Forget what models have read of this chat alone; CacheWasCleared says when it is done."""
+        self._post(ForgetChat(conversation_id))
+
+    def clear_all_cache(self) -> None:
+        """Forget what models have read of all chats; CacheWasCleared says when it is done."""
+        self._post(ClearCache())
 
     def handle_event(self, event: Event) -> None:
         """Take an event of the engine thread, on the GUI thread."""
-        if not self._is_closed:
-            self._desk.handle(event)
+        if self._is_closed:
+            return
+        match event:
+            case ModelLoading() | ModelReady() | ModelFailed() | ModelUnloaded():
+                self._models.handle(event)
+                self._model_changed()
+            case ReplyProgressed() | ReplyEnded() if self._summary.is_mine(event.reply_id):
+                self._summary.handle(event)
+            case PromptRead() | ReplyProgressed() | ReplyEnded():
+                self._shown.desk.handle(event)
+            case PromptMeasured():
+                self._gate.take(event)
+            case CacheCleared():
+                chat_id = event.conversation_id
+                self._announcer.notify(
+                    CacheWasCleared(
+                        None if chat_id is None else ConversationId(chat_id), event.freed_bytes
+                    )
+                )
+            case StatsSampled():
+                self._announcer.notify(StatsChanged(event))
 
     def close(self) -> None:
         """End all replies, store everything, forget deleted chats for good."""
+        self._gate.release()
+        unsent = self._summary.let_go()
+        if unsent and unsent.strip():
+            self._shown.say(unsent, self._leaf_id())  # else it would be lost
         self._is_closed = True
-        self._desk.abandon_all()
+        self._shown.desk.abandon_all()
         self._settings.flush()
         self._announcer.done(self._store.purge_deleted)
         self._store.close()
 
     # ------------------------------------------------------------------ inside
 
-    def _say(
-        self,
-        text: str,
-        conversation: Conversation | None,
-        parent_id: MessageId | None,
-        *,
-        is_edit: bool = False,
-    ) -> bool:
-        text = storable(text)
-        chat = conversation or self._new_conversation(text)
+    @property
+    def _is_busy(self) -> bool:
+        return self._gate.is_holding or self._summary.is_writing
 
-        def store() -> Message:
-            with self._store.transaction():
-                if conversation is None:
-                    self._store.add_conversation(chat)
-                return self._store.add_message(
-                    chat.id, parent_id=parent_id, role="user", content=text
-                )
+    def _leave(self) -> None:
+        """What was to come in the shown chat and has not begun does not come."""
+        self._gate.give_back()
+        self._summary.cancel()
 
-        message = self._announcer.stored(store)
-        if message is None:
-            return False
-        chat = chat.with_message(message, as_leaf=True)
-        if conversation is None or is_edit:
-            self._show(chat)
-        else:
-            self._conversation = chat
-            self._announcer.notify(MessageAdded(message))
-        self._announcer.notify(ConversationsChanged())
-        self._ask_for_reply(message.id)
-        return True
-
-    def _new_conversation(self, text: str) -> Conversation:
-        now = self._clock()
-        return Conversation(
-            ConversationId(uuid.uuid4().hex),
-            title_from(text),
-            created_at=now,
-            updated_at=now,
-            settings=self._draft_settings,
-        )
-
-    def _ask_for_reply(self, question_id: MessageId) -> None:
-        conversation = self._conversation
-        assert conversation is not None, "a reply belongs to the chat that is shown"
-        reply = self._announcer.stored(
-            lambda: self._store.add_message(
-                conversation.id,
-                parent_id=question_id,
-                role="assistant",
-                content="",
-                status="streaming",
-            )
-        )
-        if reply is not None:
-            self._begin(reply)
-
-    def _begin(self, reply: Message) -> None:
-        assert self._conversation is not None, "a reply belongs to the chat that is shown"
-        self._conversation = self._conversation.with_message(reply, as_leaf=True)
-        self._announcer.notify(ReplyStarted(reply))
-        self._desk.start(
-            reply,
-            self._conversation,
-            as_plain_text=self._conversation.id in self._plain_text_chats,
-        )
-
-    def _interrupted(self) -> Conversation | None:
-        """The shown chat after the reply at its end, if one is in the making, was ended."""
-        conversation = self._conversation
-        live = self._desk.reply_of(conversation.leaf_id) if conversation else None
-        if live is not None:
-            self._desk.abandon(live)
-        return self.conversation
-
-    def _current(self, conversation: Conversation | None) -> Conversation | None:
-        """The chat as it is stored, shown anew if `ask` went on with it in another process."""
-        if conversation is None:
-            return None
-        leaf_id = self._announcer.stored(lambda: self._store.leaf_of(conversation.id))
-        if leaf_id is None or leaf_id in conversation.messages:
-            return conversation
-        stored = self._announcer.stored(lambda: self._store.load(conversation.id))
-        if stored is None:
-            return conversation
-        self._show(stored)
-        return stored
-
-    def _show(self, conversation: Conversation | None) -> None:
-        self._conversation = conversation
-        self._announcer.notify(ConversationShown(conversation))
-
-    def _show_branch(self, leaf_id: MessageId) -> None:
+    def _path(self) -> list[Message]:
         conversation = self.conversation
-        assert conversation is not None, "a branch belongs to the chat that is shown"
-        self._show(replace(conversation, leaf_id=leaf_id))
+        return conversation.path() if conversation else []
 
-    def _is_shown(self, message_id: MessageId) -> bool:
-        return self._conversation is not None and self._conversation.leaf_id == message_id
+    def _leaf_id(self) -> MessageId | None:
+        conversation = self.conversation
+        return conversation.leaf_id if conversation else None
 
-    def _reply_settled(self, message: Message, failure: Failure | None) -> None:
-        conversation = self._conversation
-        if conversation is not None and conversation.id == message.conversation_id:
-            self._conversation = conversation.with_message(message)
-            self._announcer.notify(MessageChanged(message, failure))
+    def _message(self, message_id: MessageId) -> Message | None:
+        conversation = self.conversation
+        return conversation.messages.get(message_id) if conversation else None
+
+    def _path_with(self, text: str, parent_id: MessageId | None) -> list[Message]:
+        conversation = self.conversation
+        path = conversation.path_to(parent_id) if conversation else []
+        chat_id = self._shown.id or ConversationId("")
+        draft = Message(MessageId(0), chat_id, parent_id, "user", storable(text), self._clock())
+        return [*path, draft]
+
+    def _question(self, path: list[Message], info: ModelInfo) -> Question:
+        prompt = chat_prompt(
+            path,
+            settings=self.chat_settings,
+            general=self._settings.value,
+            key=info.fingerprint,
+        )
+        return Question(prompt.messages, self._shown.is_plain_text and not info.has_chat_template)
+
+    def _let_through(
+        self,
+        path: list[Message],
+        text: str,
+        *,
+        send: Callable[[], bool],
+        instead: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Send if there is room, which the engine is only asked when it may be scarce."""
+        info = self.model.info
+        choice = self.chat_settings.on_full
+        if info is None or choice == "leave_out" or self._surely_fits(path, info):
+            return send()
+        return self._gate.pass_through(
+            self._question(path, info), Held(text, send, choice, instead)
+        )
+
+    def _surely_fits(self, path: list[Message], info: ModelInfo) -> bool:
+        system_prompt = system_prompt_of(self.chat_settings, self._settings.value)
+        most = most_prompt_tokens(path, system_prompt=system_prompt, key=info.fingerprint)
+        return has_room(most, info.context_tokens)
+
+    def _go_on(self, chat: Conversation, summary: str, text: str) -> None:
+        """The summary is there: the new chat begins."""
+        own = system_prompt_of(chat.settings, self._settings.value)
+        has_begun = self._shown.begin_sequel(
+            chat,
+            title=title_going_on(chat.title, MAX_TITLE_CHARS),
+            system_prompt=prompt_with_summary(own, chat.title, summary),
+        )
+        if text.strip() and not (has_begun and self.send(text)):
+            self._announcer.notify(DraftReturned(text))
+
+    def _model_changed(self) -> None:
+        info = self.model.info
+        if info is not self._measured_model:
+            self._measured_model = info
+            self._gate.forget_model()
+        self._shown.desk.model_changed()

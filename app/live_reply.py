@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.conversation import ChatSettings, Message, MessageStatus
-from app.messages import ReplyEnded, ReplyId, ReplyProgressed
+from app.chat_prompt import ChatPrompt
+from app.conversation import ChatSettings, Message, MessageId, MessageStatus
+from app.messages import PromptRead, ReplyEnded, ReplyId, ReplyProgressed
 from inference.metrics import RequestMetrics
-from inference.request import FinishReason
+from inference.request import FinishReason, PromptPart
 
 SAVE_INTERVAL_S = 1.0
 
@@ -26,7 +27,7 @@ class LiveReply:
         history: The visible path before the reply, oldest first.
         settings: The chat's own settings when it was asked for.
         as_plain_text: Made without a chat template, because the person chose so.
-        key: The model that makes it; None while it waits for one.
+        key: The fingerprint of the model that makes it; None while it waits for one.
         metrics: What the engine said last.
     """
 
@@ -46,6 +47,7 @@ class LiveReply:
         self.settings = settings
         self.as_plain_text = as_plain_text
         self.key: str | None = None
+        self._prompt: ChatPrompt | None = None
         self._has_growth = False
         self._message = message
         self._text = ""
@@ -66,6 +68,19 @@ class LiveReply:
             )
             self._has_growth = False
         return self._message
+
+    def sent(self, prompt: ChatPrompt, key: str) -> None:
+        """The engine was asked for it with this prompt; `key` is the model's fingerprint."""
+        self.key = key
+        self._prompt = prompt
+
+    def read(self, event: PromptRead) -> dict[MessageId, PromptPart]:
+        """Note what was left out; gives the ids to keep, by message."""
+        prompt = self._prompt
+        assert prompt is not None, "only what was sent is read"
+        left_out = prompt.left_out_with(event.left_out - prompt.left_out)
+        self._message = replace(self.message, left_out=left_out)
+        return prompt.parts_of(event.parts)
 
     def grow(self, event: ReplyProgressed, now: float) -> None:
         """Take what one step brought; `now` in seconds."""

@@ -56,10 +56,10 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class MeasurePrompt:
-    """Say how long a prompt would be, before it is sent; answered by PromptMeasured.
+    """Say how long a prompt would be, before it is sent; each is answered by one PromptMeasured.
 
     Attributes:
-        measure_id: Chosen by the sender; a newer one makes older ones worthless.
+        measure_id: Chosen by the sender, unique while the program runs.
     """
 
     measure_id: int
@@ -153,10 +153,15 @@ class ModelReady:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """The load ended with an error; no model is open."""
+    """The load ended with an error; no model is open.
+
+    Attributes:
+        is_scheme_refused: It would open with another way to store keys and values.
+    """
 
     path: str
     failure: Failure
+    is_scheme_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +218,11 @@ class PromptRead:
 
 @dataclass(frozen=True, slots=True)
 class PromptMeasured:
-    """The answer to MeasurePrompt; none comes if there is no model or the prompt cannot be made.
+    """The answer to MeasurePrompt.
 
     Attributes:
+        prompt_tokens: Its length; 0 if no model is open or the prompt cannot be made. Then `fits` is
+            true: sending it says what is wrong.
         fits: Whether there is room for it and for a reply worth having.
     """
 

@@ -1,4 +1,4 @@
-"""The replies that are being made, and the model that makes them. Pure Python, GUI thread.
+"""The replies that are being made. Pure Python, GUI thread.
 
 The desk sends the engine's commands, holds replies back until a model is ready, stores what comes
 each second, and settles each reply exactly once: by the engine's last event, by a stop of one that
@@ -6,40 +6,31 @@ was still waiting, or by being abandoned (its chat was deleted, or the person wr
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from app.announcer import Announcer
+from app.chat_prompt import chat_prompt
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.live_reply import LiveReply
 from app.messages import (
     Command,
-    Event,
     Failure,
     Generate,
-    LoadModel,
-    ModelFailed,
-    ModelLoading,
-    ModelReady,
-    ModelUnloaded,
+    PromptRead,
     ReplyEnded,
     ReplyId,
     ReplyProgressed,
-    StatsSampled,
     StopReply,
 )
-from app.prompting import engine_messages
-from app.session_changes import (
-    ModelChanged,
-    ModelState,
-    ReplyGrew,
-    ReplyPrefilling,
-    StatsChanged,
-)
-from app.settings import MAX_RECENT_MODELS, SettingsStore
+from app.model_desk import ModelDesk
+from app.session_changes import ReplyGrew, ReplyPrefilling
+from app.settings import SettingsStore
 from app.storage import ConversationStore
-from inference.config import EngineConfig
 from inference.metrics import ModelInfo
+from inference.request import PromptPart
+
+ReplyEvent = PromptRead | ReplyProgressed | ReplyEnded
 
 
 class ReplyDesk:
@@ -47,29 +38,31 @@ class ReplyDesk:
 
     Args:
         store: Where replies are kept.
-        settings: Sampling, system prompt and model of chats without their own.
+        settings: Sampling and system prompt of chats without their own.
+        models: Know which model is there.
         post: Sends a command to the engine thread.
         announcer: Tells the listeners.
         settled: Called once with each reply's final message.
+        parts_kept: Called with ids of a prompt that were stored with messages of a chat.
         is_shown: Whether this message ends the path that is on the screen.
         clock: Seconds.
-
-    Attributes:
-        model: Which model is there, or on its way.
     """
 
     def __init__(
         self,
         store: ConversationStore,
         settings: SettingsStore,
+        models: ModelDesk,
         *,
         post: Callable[[Command], None],
         announcer: Announcer,
         settled: Callable[[Message, Failure | None], None],
+        parts_kept: Callable[[ConversationId, Mapping[MessageId, PromptPart], str], None],
         is_shown: Callable[[MessageId], bool],
         clock: Callable[[], float],
     ) -> None:
-        self.model = ModelState()
+        self._models = models
+        self._parts_kept = parts_kept
         self._store = store
         self._settings = settings
         self._post = post
@@ -80,7 +73,9 @@ class ReplyDesk:
         self._ids = itertools.count(1)
         self._live: dict[ReplyId, LiveReply] = {}
 
-    # ------------------------------------------------------------------ replies
+    def next_id(self) -> ReplyId:
+        """A name for a reply, unique while the program runs."""
+        return ReplyId(next(self._ids))
 
     def reply_of(self, message_id: MessageId | None) -> LiveReply | None:
         """The live reply that fills this message."""
@@ -98,17 +93,14 @@ class ReplyDesk:
     ) -> None:
         """Ask for the reply that fills `message`, now or as soon as a model is ready."""
         live = LiveReply(
-            ReplyId(next(self._ids)),
+            self.next_id(),
             message,
             history=conversation.path_to(message.parent_id),
             settings=conversation.settings,
             as_plain_text=as_plain_text,
         )
         self._live[live.reply_id] = live
-        if self.model.info is not None:
-            self._send(live, self.model.info)
-        elif self.model.kind != "loading":
-            self._fail(live, self.model.failure or NO_MODEL)
+        self.model_changed()
 
     def stop(self, live: LiveReply) -> None:
         """End a reply; what there is of it is kept."""
@@ -128,86 +120,56 @@ class ReplyDesk:
         for live in list(self._live.values()):
             self.abandon(live)
 
-    # ------------------------------------------------------------------ the model
-
-    def load_model(self, path: str) -> None:
-        """Open a model; the one that is open is closed, its replies end as stopped."""
-        settings = self._settings.value
-        config = EngineConfig(
-            context_tokens=settings.context_tokens, num_threads=settings.num_threads
-        )
-        self._set_model(ModelState("loading", path))
-        self._post(LoadModel(path, config))
-
-    def handle(self, event: Event) -> None:
-        """Take one event of the engine thread."""
+    def handle(self, event: ReplyEvent) -> None:
+        """Take one event of the engine thread about a reply."""
+        live = self._live.get(event.reply_id)
+        if live is None:
+            return  # abandoned; the engine did not know yet
         match event:
+            case PromptRead():
+                self._keep_parts(live, event)
             case ReplyProgressed():
-                self._progress(event)
+                self._progress(live, event)
             case ReplyEnded():
-                live = self._live.get(event.reply_id)
-                if live is not None:
-                    self._settle(live, event)
-            case StatsSampled():
-                self._announcer.notify(StatsChanged(event))
-            case ModelUnloaded():
-                if self.model.kind != "loading":
-                    self._set_model(ModelState())
-            case ModelLoading() | ModelReady() | ModelFailed():
-                self._model_event(event)
-            case _:
-                pass  # PromptRead, PromptMeasured, CacheCleared: nobody listens yet
+                self._settle(live, event)
 
-    def _model_event(self, event: ModelLoading | ModelReady | ModelFailed) -> None:
-        path = event.info.path if isinstance(event, ModelReady) else event.path
-        if path != self.model.path:
-            return  # from a load that a newer one has replaced
-        if isinstance(event, ModelLoading):
-            self._set_model(ModelState("loading", path, event.stage, event.fraction))
-        elif isinstance(event, ModelReady):
-            self._set_model(ModelState("ready", path, info=event.info))
-            self._remember(path)
-            for live in self._waiting():
-                self._send(live, event.info)
-        else:
-            self._set_model(ModelState("failed", path, failure=event.failure))
-            for live in self._waiting():
-                self._fail(live, event.failure)
-
-    def _waiting(self) -> list[LiveReply]:
-        return [live for live in self._live.values() if live.key is None]
-
-    def _set_model(self, state: ModelState) -> None:
-        self.model = state
-        self._announcer.notify(ModelChanged(state))
-
-    def _remember(self, path: str) -> None:
-        others = [known for known in self._settings.value.recent_models if known != path]
-        self._settings.change(model_path=path, recent_models=(path, *others)[:MAX_RECENT_MODELS])
+    def model_changed(self) -> None:
+        """Send what waits for a model, or fail it if none will come."""
+        model = self._models.state
+        for live in [live for live in self._live.values() if live.key is None]:
+            if model.info is not None:
+                self._send(live, model.info)
+            elif model.kind != "loading":
+                self._fail(live, model.failure or NO_MODEL)
 
     # ------------------------------------------------------------------ one reply's life
 
     def _send(self, live: LiveReply, info: ModelInfo) -> None:
-        live.key = info.fingerprint
-        settings = self._settings.value
+        general = self._settings.value
+        prompt = chat_prompt(
+            live.history, settings=live.settings, general=general, key=info.fingerprint
+        )
+        live.sent(prompt, info.fingerprint)
         self._post(
             Generate(
                 live.reply_id,
                 live.conversation_id,
-                engine_messages(
-                    live.history,
-                    system_prompt=live.settings.system_prompt or settings.system_prompt,
-                    key=live.key,
-                ),
-                live.settings.sampling or settings.sampling,
+                prompt.messages,
+                live.settings.sampling or general.sampling,
                 as_plain_text=live.as_plain_text and not info.has_chat_template,
+                leave_out=prompt.leave_out,
+                left_out=prompt.left_out,
             )
         )
 
-    def _progress(self, event: ReplyProgressed) -> None:
-        live = self._live.get(event.reply_id)
-        if live is None:
-            return  # abandoned; the engine did not know yet
+    def _keep_parts(self, live: LiveReply, event: PromptRead) -> None:
+        parts = live.read(event)
+        key = live.key
+        if parts and key is not None:
+            self._announcer.done(lambda: self._store.set_parts(parts, key))
+            self._parts_kept(live.conversation_id, parts, key)
+
+    def _progress(self, live: LiveReply, event: ReplyProgressed) -> None:
         now = self._clock()
         live.grow(event, now)
         if self._is_shown(live.message_id):

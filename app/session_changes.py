@@ -12,7 +12,7 @@ How a view follows them:
 from dataclasses import dataclass
 from typing import Literal
 
-from app.conversation import Conversation, Message, MessageId
+from app.conversation import Conversation, ConversationId, Message, MessageId, OnFull
 from app.messages import Failure, StatsSampled
 from inference.metrics import ModelInfo, RequestMetrics
 
@@ -84,10 +84,15 @@ class ReplyGrew:
 
 @dataclass(frozen=True, slots=True)
 class MessageChanged:
-    """The reply ended; `failure` says why and what to offer when its status is "error"."""
+    """The reply ended; `failure` says why and what to offer when its status is "error".
+
+    Attributes:
+        left_out_mark: As `ChatSession.left_out_mark` is now.
+    """
 
     message: Message
     failure: Failure | None = None
+    left_out_mark: MessageId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,88 @@ class StorageFailed:
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class DraftMeasured:
+    """How long the shown chat would be with the draft.
+
+    Attributes:
+        prompt_tokens: With all that the model would read.
+        context_tokens: The most that the model can hold, prompt and reply together.
+        fits: Whether there is room for it and for a reply worth having.
+    """
+
+    prompt_tokens: int
+    context_tokens: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatIsFull:
+    """What was to be sent does not fit, and was not sent; its text is with the person.
+
+    Attributes:
+        choice: What was chosen for this chat.
+    """
+
+    prompt_tokens: int
+    context_tokens: int
+    choice: OnFull
+
+
+@dataclass(frozen=True, slots=True)
+class DraftReturned:
+    """A text that the session had taken was not sent: it belongs into the composer again.
+
+    When another chat is opened meanwhile, this comes before ConversationShown.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryProgress:
+    """The shown chat is being summed up; so many characters are there."""
+
+    done_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryEnded:
+    """The summary ended; the new chat is shown next, or else the text came back before.
+
+    Attributes:
+        failure: None if it is there, or if the person stopped it.
+    """
+
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWasCleared:
+    """What models had read is forgotten.
+
+    Attributes:
+        conversation_id: Of this chat; None for all.
+        freed_bytes: On all tiers together.
+    """
+
+    conversation_id: ConversationId | None
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeRefused:
+    """The way to store keys and values that was set would make this model worse.
+
+    It is opened with the automatic one.
+
+    Attributes:
+        reason: One sentence.
+    """
+
+    reason: str
+
+
 SessionChange = (
     ConversationsChanged
     | ConversationShown
@@ -123,4 +210,11 @@ SessionChange = (
     | ModelChanged
     | StatsChanged
     | StorageFailed
+    | DraftMeasured
+    | ChatIsFull
+    | DraftReturned
+    | SummaryProgress
+    | SummaryEnded
+    | CacheWasCleared
+    | SchemeRefused
 )

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from app.conversation import ChatSettings, Conversation, ConversationId, Message
 from app.messages import (
     Command,
     Failure,
+    ForgetChat,
     Generate,
     LoadModel,
     ModelFailed,
@@ -75,9 +77,9 @@ class Bench:
         self.on_post(command)
         self.posted.append(command)
 
-    def ready(self) -> None:
+    def ready(self, **info: object) -> None:
         self.session.load_model(PATH)
-        self.session.handle_event(ModelReady(INFO))
+        self.session.handle_event(ModelReady(replace(INFO, **info)))  # type: ignore[arg-type]
         self.posted.clear()
         self.changes.clear()
 
@@ -556,7 +558,10 @@ def test_delete_of_the_shown_chat_ends_its_reply_and_undo_brings_it_back(ready: 
     ready.session.delete_chat(chat_id)
     assert ready.session.conversation is None
     assert ready.take() == [ConversationShown(None)]
-    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
+    assert ready.posted[-2:] == [
+        StopReply(ready.generate().reply_id),
+        ForgetChat(chat_id, is_deleted=True),
+    ]
     assert ready.session.conversations() == []
     ready.session.undo_delete()
     assert ready.chat.id == chat_id
@@ -751,6 +756,7 @@ def make_full(bench: Bench) -> None:
 
 
 def test_send_that_cannot_be_stored_did_not_happen(ready: Bench) -> None:
+    ready.ready(context_tokens=1_000_000)
     ready.turn("a", "b")
     make_full(ready)
     assert not ready.session.send("x" * 100_000)

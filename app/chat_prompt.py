@@ -1,0 +1,89 @@
+"""One chat as the engine gets it, and what comes back about it. Pure Python; any thread."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.context_room import left_out_of
+from app.conversation import ChatSettings, Message, MessageId
+from app.prompting import _without_failed_turns
+from app.settings import Settings
+from inference.request import ChatMessage, PromptPart
+
+
+def prompt_messages(
+    path: Sequence[Message], *, system_prompt: str, key: str | None, left_out: int = 0
+) -> list[tuple[ChatMessage, Message | None]]:
+    """Each message for the engine with where it comes from."""
+    pairs: list[tuple[ChatMessage, Message | None]] = []
+    if system_prompt.strip():
+        pairs.append((ChatMessage("system", system_prompt), None))
+    for message in _without_failed_turns(path[left_out:]):
+        is_known = key is not None and message.model_key == key
+        ids, part = (message.token_ids, message.part) if is_known else (None, None)
+        pairs.append((ChatMessage(message.role, message.content, ids, part), message))
+    return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the engine, and where each comes from.
+
+    Attributes:
+        path: The chat that it was made of, oldest message first.
+        messages: For the engine, the system prompt first if there is one.
+        sources: Per message of `messages`, the stored one; None for the system prompt.
+        leave_out: Whether more may be left out if it does not fit.
+        left_out: How many messages of the path, oldest first, are not among `messages`.
+    """
+
+    path: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
+    sources: tuple[Message | None, ...]
+    leave_out: bool
+    left_out: int
+
+    def left_out_with(self, more: int) -> int:
+        """How many messages of the path are left out when so many of `messages` go as well."""
+        if not more:
+            return self.left_out
+        first_seen = [source for source in self.sources if source is not None][more]
+        return next(place for place, it in enumerate(self.path) if it.id == first_seen.id)
+
+    def parts_of(self, parts: Iterable[tuple[int, PromptPart]]) -> dict[MessageId, PromptPart]:
+        """The parts by the stored message that each is kept beside."""
+        found: dict[MessageId, PromptPart] = {}
+        for place, part in parts:
+            source = self.sources[place] if place < len(self.sources) else None
+            if source is not None:
+                found[source.id] = part
+        return found
+
+
+def system_prompt_of(settings: ChatSettings, general: Settings) -> str:
+    """The system prompt in force for a chat."""
+    return settings.system_prompt or general.system_prompt
+
+
+def chat_prompt(
+    path: Sequence[Message], *, settings: ChatSettings, general: Settings, key: str
+) -> ChatPrompt:
+    """Make the prompt of a chat.
+
+    Args:
+        path: The chat, oldest message first.
+        settings: The chat's own.
+        general: For what it has no own of.
+        key: The open model's fingerprint.
+    """
+    leave_out = settings.on_full == "leave_out"
+    left_out = left_out_of(path) if leave_out else 0
+    pairs = prompt_messages(
+        path, system_prompt=system_prompt_of(settings, general), key=key, left_out=left_out
+    )
+    return ChatPrompt(
+        tuple(path),
+        tuple(message for message, _ in pairs),
+        tuple(source for _, source in pairs),
+        leave_out,
+        left_out,
+    )

@@ -1,0 +1,114 @@
+"""Which model is open, and how it is to be opened. Pure Python, GUI thread."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from app.announcer import Announcer
+from app.engine_setup import engine_config, kv_scheme_of, with_kv_scheme
+from app.messages import (
+    Command,
+    LoadModel,
+    ModelFailed,
+    ModelLoading,
+    ModelReady,
+    ModelUnloaded,
+    SetCacheBudgets,
+)
+from app.session_changes import ModelChanged, ModelState, SchemeRefused
+from app.settings import MAX_RECENT_MODELS, SettingsStore
+from inference.config import KvSchemeName
+
+ModelEvent = ModelLoading | ModelReady | ModelFailed | ModelUnloaded
+
+
+class ModelDesk:
+    """The model of the window.
+
+    Args:
+        settings: Remember models, budgets, and schemes per model.
+        post: Sends a command to the engine thread.
+        announcer: Tells the listeners.
+        kv_dir: Where blocks are kept on disk; None keeps none.
+
+    Attributes:
+        state: Which model is there, or on its way.
+    """
+
+    def __init__(
+        self,
+        settings: SettingsStore,
+        *,
+        post: Callable[[Command], None],
+        announcer: Announcer,
+        kv_dir: Path | None,
+    ) -> None:
+        self.state = ModelState()
+        self._settings = settings
+        self._post = post
+        self._announcer = announcer
+        self._kv_dir = kv_dir
+
+    def load(self, path: str) -> None:
+        """Open a model; the one that is open is closed, its replies end as stopped."""
+        config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
+        self._set(ModelState("loading", path))
+        self._post(LoadModel(path, config))
+
+    def set_kv_scheme(self, name: KvSchemeName) -> None:
+        """Store keys and values of this model in another way; it is opened again."""
+        path = self.state.path
+        if not path or name == kv_scheme_of(self._settings.value, path):
+            return
+        self._settings.change(kv_schemes=with_kv_scheme(self._settings.value, path, name))
+        self.load(path)
+
+    def set_cache_budgets(
+        self, device_bytes: int | None, ram_bytes: int | None, disk_bytes: int | None
+    ) -> None:
+        """Set the budgets; only another one of the device has the model opened again.
+
+        Raises:
+            SettingError: A budget is out of range; nothing was changed.
+        """
+        before = self._settings.value.kv_cache_bytes
+        self._settings.change(
+            kv_cache_bytes=device_bytes, ram_cache_bytes=ram_bytes, disk_cache_bytes=disk_bytes
+        )
+        self._post(SetCacheBudgets(ram_bytes, disk_bytes))
+        if device_bytes != before and self.state.path:
+            self.load(self.state.path)
+
+    def handle(self, event: ModelEvent) -> None:
+        """Take one event of the engine thread about models."""
+        if isinstance(event, ModelUnloaded):
+            if self.state.kind != "loading":
+                self._set(ModelState())
+            return
+        path = event.info.path if isinstance(event, ModelReady) else event.path
+        if path != self.state.path:
+            return  # from a load that a newer one has replaced
+        match event:
+            case ModelLoading():
+                self._set(ModelState("loading", path, event.stage, event.fraction))
+            case ModelReady():
+                self._set(ModelState("ready", path, info=event.info))
+                self._remember(path)
+            case ModelFailed():
+                self._failed(event)
+
+    def _failed(self, event: ModelFailed) -> None:
+        general = self._settings.value
+        if not event.is_scheme_refused or kv_scheme_of(general, event.path) == "auto":
+            self._set(ModelState("failed", event.path, failure=event.failure))
+            return
+        self._settings.change(kv_schemes=with_kv_scheme(general, event.path, "auto"))
+        self.load(event.path)
+        self._announcer.notify(SchemeRefused(event.failure.message))
+
+    def _set(self, state: ModelState) -> None:
+        self.state = state
+        self._announcer.notify(ModelChanged(state))
+
+    def _remember(self, path: str) -> None:
+        others = [known for known in self._settings.value.recent_models if known != path]
+        self._settings.change(model_path=path, recent_models=(path, *others)[:MAX_RECENT_MODELS])

@@ -1,0 +1,165 @@
+"""Is there room for what is to be sent? Asks the engine and holds a text until it has answered.
+
+Pure Python, GUI thread. A text that is held is never lost: it is sent, or given back.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.announcer import Announcer
+from app.conversation import OnFull
+from app.messages import Command, MeasurePrompt, PromptMeasured
+from app.session_changes import ChatIsFull, DraftMeasured, DraftReturned
+from inference.request import ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt whose length is asked for."""
+
+    messages: tuple[ChatMessage, ...]
+    as_plain_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something to send, once it is known that there is room.
+
+    Attributes:
+        text: What a person wrote; "" if it is stored already.
+        send: Sends it; gives whether that was possible.
+        choice: What was chosen for the chat.
+        instead: What to do when there is no room, gives whether the text was taken; None says that
+            the chat is full.
+    """
+
+    text: str
+    send: Callable[[], bool]
+    choice: OnFull
+    instead: Callable[[], bool] | None = None
+
+
+class SendGate:
+    """Lets through what has room.
+
+    Args:
+        post: Sends a command to the engine thread.
+        announcer: Tells the listeners.
+    """
+
+    def __init__(self, *, post: Callable[[Command], None], announcer: Announcer) -> None:
+        self._post = post
+        self._announcer = announcer
+        self._ids = itertools.count(1)
+        self._asked: dict[int, Question] = {}
+        self._newest: tuple[Question, PromptMeasured] | None = None
+        self._draft: Question | None = None
+        self._held: Held | None = None
+        self._held_question: Question | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits for the engine's answer."""
+        return self._held is not None
+
+    def measure_draft(self, question: Question) -> None:
+        """Have DraftMeasured announced for this prompt; an older one is of no interest any more."""
+        self._draft = question
+        known = self._known(question)
+        if known is None:
+            self._ask(question)
+        else:
+            self._tell_draft(known)
+
+    def pass_through(self, question: Question, held: Held) -> bool:
+        """Send now, refuse now, or hold until it is known.
+
+        Returns:
+            Whether the text was taken; if not, the caller keeps it.
+        """
+        known = self._known(question)
+        if known is None:
+            self._held, self._held_question = held, question
+            self._ask(question)
+            return True
+        if known.fits:
+            return held.send()
+        return self._do_instead(held) or self._tell_full(known, held)
+
+    def take(self, event: PromptMeasured) -> None:
+        """Take the engine's answer."""
+        question = self._asked.pop(event.measure_id, None)
+        if question is None:
+            return  # asked of another model
+        self._newest = (question, event)
+        if question == self._draft:
+            self._tell_draft(event)
+        if question == self._held_question:
+            self._decide(event)
+
+    def give_back(self) -> None:
+        """Do not send what is held: its text goes back to the person."""
+        held = self._let_go()
+        if held is not None:
+            self._return(held)
+
+    def release(self) -> None:
+        """Send what is held without waiting for the answer."""
+        held = self._let_go()
+        if held is not None:
+            self._send(held)
+
+    def forget_model(self) -> None:
+        """The model is another: what was measured holds no more, what is held need not wait."""
+        self._asked.clear()
+        self._newest = None
+        self._draft = None
+        self.release()
+
+    def _known(self, question: Question) -> PromptMeasured | None:
+        if self._newest is not None and self._newest[0] == question:
+            return self._newest[1]
+        return None
+
+    def _ask(self, question: Question) -> None:
+        if question in self._asked.values():
+            return  # the answer is on its way
+        measure_id = next(self._ids)
+        self._asked[measure_id] = question
+        self._post(MeasurePrompt(measure_id, question.messages, question.as_plain_text))
+
+    def _decide(self, event: PromptMeasured) -> None:
+        held = self._let_go()
+        if held is None:
+            return
+        if event.fits:
+            self._send(held)
+        elif not self._do_instead(held):
+            self._return(held)
+            self._tell_full(event, held)
+
+    def _send(self, held: Held) -> None:
+        if not held.send():
+            self._return(held)
+
+    def _do_instead(self, held: Held) -> bool:
+        return held.instead is not None and held.instead()
+
+    def _return(self, held: Held) -> None:
+        if held.text:
+            self._announcer.notify(DraftReturned(held.text))
+
+    def _tell_full(self, event: PromptMeasured, held: Held) -> bool:
+        self._announcer.notify(ChatIsFull(event.prompt_tokens, event.context_tokens, held.choice))
+        return False
+
+    def _let_go(self) -> Held | None:
+        held, self._held, self._held_question = self._held, None, None
+        return held
+
+    def _tell_draft(self, event: PromptMeasured) -> None:
+        if event.prompt_tokens:
+            self._announcer.notify(
+                DraftMeasured(event.prompt_tokens, event.context_tokens, event.fits)
+            )

@@ -1,0 +1,299 @@
+"""The chat that is on the screen: its path, what is said in it, and its replies. Pure Python, GUI thread.
+
+What a person wrote is stored before the engine sees it. A failure to store never raises out of
+here: listeners get StorageFailed, and what could not be stored did not happen.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from app.announcer import Announcer
+from app.context_room import left_out_mark
+from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
+from app.messages import Command, Failure
+from app.model_desk import ModelDesk
+from app.prompting import title_from
+from app.reply_desk import ReplyDesk
+from app.session_changes import (
+    ConversationsChanged,
+    ConversationShown,
+    MessageAdded,
+    MessageChanged,
+    ReplyStarted,
+)
+from app.settings import SettingsStore
+from app.storage import ConversationStore
+from app.texts import storable
+from inference.request import PromptPart
+
+
+class ShownChat:
+    """One chat, or a new one that is still empty.
+
+    Args:
+        store: The chats.
+        settings: The general settings.
+        models: Know which model is there.
+        post: Sends a command to the engine thread.
+        announcer: Tells the listeners.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        desk: The replies in the making, of other chats too.
+        draft_settings: Of a chat that is still empty.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        settings: SettingsStore,
+        models: ModelDesk,
+        *,
+        post: Callable[[Command], None],
+        announcer: Announcer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.draft_settings = ChatSettings()
+        self._store = store
+        self._announcer = announcer
+        self._clock = clock
+        self._conversation: Conversation | None = None
+        self._plain_text_chats: set[ConversationId] = set()
+        self.desk = ReplyDesk(
+            store,
+            settings,
+            models,
+            post=post,
+            announcer=announcer,
+            settled=self._reply_settled,
+            parts_kept=self._parts_kept,
+            is_shown=self._is_shown,
+            clock=clock,
+        )
+
+    # ------------------------------------------------------------------ what is there
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The chat, with all text that has come; None is a new, empty one."""
+        if self._conversation is not None:
+            for live in self.desk.replies_of(self._conversation.id):
+                if self._conversation.messages.get(live.message_id) is not live.message:
+                    self._conversation = self._conversation.with_message(live.message)
+        return self._conversation
+
+    @property
+    def id(self) -> ConversationId | None:
+        """The chat's id; None while it is empty."""
+        return None if self._conversation is None else self._conversation.id
+
+    @property
+    def settings(self) -> ChatSettings:
+        """The chat's own settings."""
+        return self._conversation.settings if self._conversation else self.draft_settings
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether this chat goes on without a chat template."""
+        return self.id in self._plain_text_chats
+
+    @property
+    def is_replying(self) -> bool:
+        """Whether the reply at the end of the path is still in the making."""
+        conversation = self._conversation
+        return conversation is not None and self.desk.reply_of(conversation.leaf_id) is not None
+
+    # ------------------------------------------------------------------ what is shown
+
+    def show(self, conversation: Conversation | None) -> None:
+        """Show this chat from its beginning."""
+        self._conversation = conversation
+        self._announcer.notify(ConversationShown(conversation))
+
+    def show_branch(self, leaf_id: MessageId) -> None:
+        """Show the path that ends here."""
+        conversation = self.conversation
+        assert conversation is not None, "a branch belongs to the chat that is shown"
+        self.show(replace(conversation, leaf_id=leaf_id))
+
+    def open(self, conversation_id: ConversationId) -> None:
+        """Show a stored chat; nothing happens if it is gone."""
+        conversation = self._announcer.stored(lambda: self._store.load(conversation_id))
+        if conversation is None:
+            self._announcer.notify(ConversationsChanged())
+            return
+        for message in list(conversation.messages.values()):
+            if message.status == "streaming":
+                live = self.desk.reply_of(message.id)
+                # Nobody makes this reply any more: the program ended in the middle of it.
+                known = live.message if live else replace(message, status="stopped")
+                conversation = conversation.with_message(known)
+        self.show(conversation)
+
+    def catch_up(self) -> None:
+        """Show the chat anew if `ask` went on with it in another process."""
+        conversation = self._conversation
+        if conversation is None:
+            return
+        leaf_id = self._announcer.stored(lambda: self._store.leaf_of(conversation.id))
+        if leaf_id is None or leaf_id in conversation.messages:
+            return
+        self.interrupt()
+        stored = self._announcer.stored(lambda: self._store.load(conversation.id))
+        if stored is not None:
+            self.show(stored)
+
+    def rename(self, title: str) -> None:
+        """The chat has another title now."""
+        if self._conversation is not None:
+            self._conversation = replace(self._conversation, title=title)
+
+    def set_settings(self, settings: ChatSettings) -> None:
+        """Set the chat's own settings; they hold from the next reply on."""
+        settings = replace(settings, system_prompt=storable(settings.system_prompt))
+        conversation = self._conversation
+        if conversation is None:
+            self.draft_settings = settings
+        elif self._announcer.done(lambda: self._store.set_settings(conversation.id, settings)):
+            self._conversation = replace(conversation, settings=settings)
+
+    # ------------------------------------------------------------------ what is said
+
+    def say(self, text: str, parent_id: MessageId | None, *, is_edit: bool = False) -> bool:
+        """Store a person's message after `parent_id` and ask for a reply.
+
+        Returns:
+            Whether it was stored.
+        """
+        self.interrupt()
+        conversation = self.conversation
+        text = storable(text)
+        chat = conversation or self._new_conversation(text)
+
+        def store() -> Message:
+            with self._store.transaction():
+                if conversation is None:
+                    self._store.add_conversation(chat)
+                return self._store.add_message(
+                    chat.id, parent_id=parent_id, role="user", content=text
+                )
+
+        message = self._announcer.stored(store)
+        if message is None:
+            return False
+        chat = chat.with_message(message, as_leaf=True)
+        if conversation is None or is_edit:
+            self.show(chat)
+        else:
+            self._conversation = chat
+            self._announcer.notify(MessageAdded(message))
+        self._announcer.notify(ConversationsChanged())
+        self._ask_for_reply(message.id)
+        return True
+
+    def begin_sequel(self, chat: Conversation, *, title: str, system_prompt: str) -> bool:
+        """Show a new chat with the settings of `chat` but for these; it is stored at once.
+
+        Returns:
+            Whether it was stored.
+        """
+        settings = replace(chat.settings, system_prompt=storable(system_prompt))
+        sequel = replace(self._new_conversation(title), title=title, settings=settings)
+        if not self._announcer.done(lambda: self._store.add_conversation(sequel)):
+            return False
+        if chat.id in self._plain_text_chats:
+            self._plain_text_chats.add(sequel.id)
+        self.show(sequel)
+        self._announcer.notify(ConversationsChanged())
+        return True
+
+    def answer_again(self, question_id: MessageId) -> bool:
+        """Ask for another reply to this message; what is there stays as a branch."""
+        self.interrupt()
+        self.show_branch(question_id)
+        self._ask_for_reply(question_id)
+        return True
+
+    def go_on_as_plain_text(self) -> None:
+        """Make the failed reply without a chat template, and all later ones of this chat."""
+        conversation = self.conversation
+        if conversation is None or conversation.leaf_id is None or self.is_replying:
+            return
+        message = conversation.messages[conversation.leaf_id]
+        if message.role != "assistant" or message.status != "error":
+            return
+        self._plain_text_chats.add(conversation.id)
+        empty = replace(message, status="streaming", content="", metrics=None)
+        self._begin(replace(empty, error=None, failure_kind=None))
+
+    def interrupt(self) -> None:
+        """End the reply at the end of the path at once, if one is in the making."""
+        live = self.desk.reply_of(self._conversation.leaf_id) if self._conversation else None
+        if live is not None:
+            self.desk.abandon(live)
+
+    def stop(self) -> None:
+        """End the reply at the end of the path; its text so far is kept."""
+        live = self.desk.reply_of(self._conversation.leaf_id) if self._conversation else None
+        if live is not None:
+            self.desk.stop(live)
+
+    # ------------------------------------------------------------------ inside
+
+    def _new_conversation(self, text: str) -> Conversation:
+        now = self._clock()
+        return Conversation(
+            ConversationId(uuid.uuid4().hex),
+            title_from(text),
+            created_at=now,
+            updated_at=now,
+            settings=self.draft_settings,
+        )
+
+    def _ask_for_reply(self, question_id: MessageId) -> None:
+        conversation = self._conversation
+        assert conversation is not None, "a reply belongs to the chat that is shown"
+        reply = self._announcer.stored(
+            lambda: self._store.add_message(
+                conversation.id,
+                parent_id=question_id,
+                role="assistant",
+                content="",
+                status="streaming",
+            )
+        )
+        if reply is not None:
+            self._begin(reply)
+
+    def _begin(self, reply: Message) -> None:
+        assert self._conversation is not None, "a reply belongs to the chat that is shown"
+        self._conversation = self._conversation.with_message(reply, as_leaf=True)
+        self._announcer.notify(ReplyStarted(reply))
+        self.desk.start(reply, self._conversation, as_plain_text=self.is_plain_text)
+
+    def _is_shown(self, message_id: MessageId) -> bool:
+        return self._conversation is not None and self._conversation.leaf_id == message_id
+
+    def _reply_settled(self, message: Message, failure: Failure | None) -> None:
+        conversation = self._conversation
+        if conversation is not None and conversation.id == message.conversation_id:
+            self._conversation = conversation.with_message(message)
+            mark = left_out_mark(self._conversation.path())
+            self._announcer.notify(MessageChanged(message, failure, mark))
+
+    def _parts_kept(
+        self,
+        conversation_id: ConversationId,
+        parts: Mapping[MessageId, PromptPart],
+        model_key: str,
+    ) -> None:
+        conversation = self._conversation
+        if conversation is None or conversation.id != conversation_id:
+            return
+        for message_id, part in parts.items():
+            message = conversation.messages[message_id]
+            conversation = conversation.with_message(
+                replace(message, part=part, model_key=model_key)
+            )
+        self._conversation = conversation
