@@ -26,7 +26,7 @@ from inference.engine_loading import EngineParts, ProgressCallback, load_parts
 from inference.errors import ComputeError, ContextOverflowError, EngineError
 from inference.metrics import EngineStats, ModelInfo
 from inference.model.runner import Chunk
-from inference.prompt_ids import prompt_ids
+from inference.prompt_ids import make_prompt
 from inference.reply import Reply
 from inference.request import ChatMessage, FinishReason, GenerateRequest, RequestId, StepOutput
 from inference.sampling import Sampler
@@ -100,12 +100,13 @@ class Engine:
             ChatTemplateError: The model has no template, or it cannot take these messages.
         """
         parts = self._parts
-        token_ids = prompt_ids(
+        prompt = make_prompt(
             request,
             tokenizer=parts.tokenizer,
             template=parts.template,
             vocab_size=parts.vocab_size,
         )
+        token_ids = list(prompt.token_ids)
         context_tokens = parts.info.context_tokens
         if len(token_ids) >= context_tokens:
             raise ContextOverflowError(len(token_ids), context_tokens)

@@ -1,4 +1,4 @@
-"""Which token ids a request stands for. Pure Python; engine thread."""
+"""Which prompt a request stands for. Pure Python; engine thread."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,17 @@ from inference.errors import ChatTemplateError, InvalidRequestError
 from inference.request import GenerateRequest
 from inference.text.chat_template import ChatTemplate
 from inference.text.prompt import build_plain_prompt, build_prompt
+from inference.text.prompt_writer import Prompt
 from inference.text.tokenizer import Tokenizer
 
 
-def prompt_ids(
+def make_prompt(
     request: GenerateRequest,
     *,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     vocab_size: int,
-) -> list[int]:
+) -> Prompt:
     """Tokenise a request, or check the ids that it brings.
 
     Args:
@@ -25,28 +26,28 @@ def prompt_ids(
         vocab_size: Ids must be below.
 
     Returns:
-        At least one id.
+        With at least one id. Ready ids have no messages, so nothing is said about any.
 
     Raises:
         InvalidRequestError: There is no token, or one is not in the vocabulary.
         ChatTemplateError: There is no template, or it cannot take these messages.
     """
     if request.messages is None:
-        token_ids = list(request.prompt_token_ids or ())
+        prompt = Prompt(tuple(request.prompt_token_ids or ()))
     elif request.plain_text:
-        token_ids = build_plain_prompt(request.messages, tokenizer)
+        prompt = build_plain_prompt(request.messages, tokenizer)
     elif template is not None:
-        token_ids = build_prompt(request.messages, template=template, tokenizer=tokenizer)
+        prompt = build_prompt(request.messages, template=template, tokenizer=tokenizer)
     else:
         raise ChatTemplateError(
             "This model has no chat template: it can continue a text, but is not made to chat.",
             hint="Continue as plain text, or choose a model made for chats.",
         )
     field = "messages" if request.prompt_token_ids is None else "prompt_token_ids"
-    if not token_ids:
+    if not prompt.token_ids:
         raise InvalidRequestError(field, "must hold at least one token.")
-    _check_ids(field, token_ids, vocab_size)
-    return token_ids
+    _check_ids(field, prompt.token_ids, vocab_size)
+    return prompt
 
 
 def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -32,7 +32,8 @@ def loaded(starter_model_path: Path) -> LoadedModel:
 @pytest.fixture(scope="module")
 def prompt(loaded: LoadedModel) -> list[int]:
     assert loaded.chat_template is not None
-    return build_prompt([QUESTION], template=loaded.chat_template, tokenizer=loaded.tokenizer)
+    prompt = build_prompt([QUESTION], template=loaded.chat_template, tokenizer=loaded.tokenizer)
+    return list(prompt.token_ids)
 
 
 @pytest.fixture(scope="module")

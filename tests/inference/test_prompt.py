@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from inference.errors import InvalidRequestError
 from inference.request import ChatMessage
+from inference.text import prompt as prompts
 from inference.text.chat_template import ChatTemplate
-from inference.text.prompt import build_plain_prompt, build_prompt
 from inference.text.tokenizer import Tokenizer
 from inference.text.tokenizer_gguf import tokenizer_from_metadata
 from tests.inference import family_templates as families
@@ -34,6 +34,16 @@ CONVERSATIONS = [
     ["u:if a < b: x[0] <b>bold</b> | <", "a:`<tag>` [1] <- that", "u:日本語 👨‍👩‍👧‍👦 a\u0301\ttab"],
 ]
 SYSTEM = [["s:Be brief.", "u:Hi", "a:Hello!", "u:Bye < now"]]
+
+
+def build_prompt(
+    messages: Sequence[ChatMessage], *, template: ChatTemplate, tokenizer: Tokenizer
+) -> list[int]:
+    return list(prompts.build_prompt(messages, template=template, tokenizer=tokenizer).token_ids)
+
+
+def build_plain_prompt(messages: Sequence[ChatMessage], tokenizer: Tokenizer) -> list[int]:
+    return list(prompts.build_plain_prompt(messages, tokenizer).token_ids)
 
 
 def chat(*turns: str) -> list[ChatMessage]:

@@ -177,12 +177,12 @@ def test_tokens_that_swallow_space_do_so(tmp_path: Path) -> None:
     tokenizer = tokenizer_from_folder(write_folder(tmp_path, core))
     oracle = PreTrainedTokenizerFast(tokenizer_object=core)
     turns = [("user", "hello"), ("assistant", "hello\n"), ("user", "\n  he")]
-    ids = build_prompt(
+    prompt = build_prompt(
         [ChatMessage(role, text) for role, text in turns],  # type: ignore[arg-type]
         template=ChatTemplate(PHI3, "", ""),
         tokenizer=tokenizer,
     )
-    assert ids == oracle.apply_chat_template(
+    assert list(prompt.token_ids) == oracle.apply_chat_template(
         [{"role": role, "content": text} for role, text in turns],
         chat_template=PHI3,
         tokenize=True,
