@@ -1,0 +1,178 @@
+"""Reading, writing and removing files of the disk tier. Any thread; links are never followed.
+
+Files are private (0600 in folders of 0700, whatever the umask), and each is written under another
+name and then renamed, so that under its own name it is whole or absent. Nothing is brought to the
+disk by force: after a power cut a file may be missing or damaged, which is a miss and no loss.
+"""
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_READ = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
+_WRITE = os.O_WRONLY | os.O_CREAT | _NO_FOLLOW | getattr(os, "O_BINARY", 0)
+_numbers = itertools.count()
+
+
+def open_for_reading(path: str) -> IO[bytes]:
+    """Open a file without a buffer.
+
+    Raises:
+        OSError: It cannot be read, or is a link.
+    """
+    return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | _READ))
+
+
+def read_small(path: str) -> bytes:
+    """The whole of a journal or a trail; empty if it cannot be read."""
+    try:
+        with open_for_reading(path) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def fill(file: IO[bytes], buffer: bytearray) -> bool:
+    """Read until a buffer is full; False if the file ends before."""
+    view, done = memoryview(buffer), 0
+    while done < len(buffer):
+        count = file.readinto(view[done:])  # type: ignore[attr-defined]  # raw files have it
+        if not count:
+            return False
+        done += count
+    return True
+
+
+def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> None:
+    """Write a file that is whole or absent.
+
+    Args:
+        path: Its place, in a folder that is there.
+        parts: What it holds.
+        used: The time that it gets, in seconds.
+
+    Raises:
+        OSError: It could not be written; nothing is left of it.
+    """
+    name = f"{os.getpid()}-{next(_numbers)}.tmp"
+    temporary = os.path.join(os.path.dirname(path), name)
+    try:
+        handle = os.open(temporary, _WRITE | os.O_EXCL, 0o600)
+        try:
+            _write_all(handle, parts)
+        finally:
+            os.close(handle)
+        set_used(temporary, used)
+        os.replace(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+
+
+def append(path: str, data: bytes, record_bytes: int) -> None:
+    """Append records to a file, which is made if need be; a torn record at its end goes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    handle = os.open(path, _WRITE | os.O_APPEND, 0o600)
+    try:
+        torn = os.fstat(handle).st_size % record_bytes
+        if torn:
+            os.ftruncate(handle, os.fstat(handle).st_size - torn)
+        _write_all(handle, [data])
+    finally:
+        os.close(handle)
+
+
+def set_used(path: str, used: float) -> None:
+    """Note on a file when it was last used.
+
+    Raises:
+        OSError: It is gone or not ours.
+    """
+    when = int(used * 1e9)
+    os.utime(path, ns=(when, when))
+
+
+def size_of(path: str) -> int | None:
+    """Length of a plain file; None if there is none."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def remove_file(path: str) -> bool:
+    """Remove a file or a link; True if it is gone.
+
+    Windows keeps a file that is being read; it goes another time.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def make_folders(root: str, *names: str) -> str:
+    """Make private folders, one in the other; links below the root go.
+
+    Args:
+        root: Where they begin; may itself be a link to a folder elsewhere.
+        names: Their names, from the root on.
+
+    Returns:
+        The path of the last.
+
+    Raises:
+        OSError: One cannot be made.
+    """
+    if not os.path.isdir(root):
+        os.makedirs(root, 0o700)
+        os.chmod(root, 0o700)
+    path = root
+    for name in names:
+        path = os.path.join(path, name)
+        if os.path.islink(path):
+            os.unlink(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            os.chmod(path, 0o700)
+    return path
+
+
+def entries(path: str) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder; nothing if it cannot be read."""
+    try:
+        with os.scandir(path) as found:
+            yield from found
+    except OSError:
+        return
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder that is really there, and not a way to another."""
+    try:
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        attributes = getattr(entry.stat(follow_symlinks=False), "st_file_attributes", 0)
+    except OSError:
+        return False
+    return not attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
+
+
+def _write_all(handle: int, parts: Sequence[memoryview | bytes]) -> None:
+    if hasattr(os, "fchmod"):
+        os.fchmod(handle, 0o600)
+    for part in parts:
+        rest = memoryview(part).cast("B")
+        while rest:
+            rest = rest[os.write(handle, rest) :]

@@ -1,0 +1,165 @@
+"""What is in a file of the disk tier. Pure Python; no files are touched here.
+
+    piece     header | payload
+    header    magic, version, start, end, length of base key, base key, digest of the namespace,
+              length and CRC-32 of the payload | ids of the rows [0, end) as int32 | BLAKE2b-16 of
+              all before
+    trail     magic, version, number of ids, CRC-32 of the ids | ids as int32
+
+All numbers are little-endian. The payload is checked by CRC-32, since it is long and zlib's is four
+times as fast as BLAKE2b; the header, which decides what the payload is, by BLAKE2b.
+"""
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from inference.kv_cache.block import BlockHash
+
+VERSION = 1
+"""Changes with anything above; files of another version are misses."""
+
+Miss = Literal[
+    "missing",  # the file is gone
+    "unreadable",  # the system does not let it be read now
+    "not_a_piece",  # something else lies in its place
+    "other_version",  # written by a Quire with another format
+    "other_model",  # of another namespace
+    "truncated",  # shorter or longer than its header says
+    "damaged",  # a checksum is wrong
+    "wrong_name",  # whole, but in the place of another
+    "other_text",  # whole, but of other ids with the same key
+    "no_space",  # not written: the disk is full
+    "not_writable",  # not written: the folder or the file cannot be written
+    "over_budget",  # not written: no room beside what is needed more
+    "evicted",  # not written: the rows before it have gone meanwhile
+]
+"""Why rows were not read or not written."""
+
+AT_FAULT: frozenset[str] = frozenset(
+    ("not_a_piece", "other_version", "other_model", "truncated", "damaged", "wrong_name")
+)
+"""Misses after which a file is removed: it will never be of use."""
+
+_PIECE_MAGIC = b"QuireKV\n"
+_TRAIL_MAGIC = b"QuireTr\n"
+_MAX_BASE_BYTES = 64
+_START = struct.Struct("<8sH")
+_FIXED = struct.Struct(f"<8sHHHH{_MAX_BASE_BYTES}s32sQI")
+_TRAIL = struct.Struct("<8sHII")
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a piece says about itself.
+
+    Attributes:
+        start, end: Its rows of the block.
+        base_key: Key of the block before.
+        token_ids: Of the rows [0, end).
+        payload_bytes: Length of the payload.
+        checksum: CRC-32 of the payload.
+    """
+
+    start: int
+    end: int
+    base_key: BlockHash
+    token_ids: tuple[int, ...]
+    payload_bytes: int
+    checksum: int
+
+
+def namespace_digest(namespace: bytes) -> bytes:
+    """32 bytes that stand for a namespace in a header."""
+    return hashlib.blake2b(namespace, digest_size=32).digest()
+
+
+def header_bytes(end: int) -> int:
+    """Length of the header of a piece whose last row is end - 1."""
+    return _FIXED.size + 4 * end + _DIGEST_BYTES
+
+
+def pack_header(
+    digest: bytes,
+    base_key: BlockHash,
+    token_ids: Sequence[int],
+    start: int,
+    payload: memoryview | bytes,
+) -> bytes:
+    """Write the header of the rows [start, len(token_ids)).
+
+    Args:
+        digest: Of the namespace.
+        base_key: At most 64 bytes.
+        token_ids: Of the rows from 0 on; each fits into int32.
+        start: First row in the payload.
+        payload: Bytes of the rows, contiguous.
+    """
+    assert len(base_key) <= _MAX_BASE_BYTES, f"a base key has {len(base_key)} bytes"
+    end, size, checksum = len(token_ids), memoryview(payload).nbytes, zlib.crc32(payload)
+    fixed = _FIXED.pack(
+        _PIECE_MAGIC, VERSION, start, end, len(base_key), base_key, digest, size, checksum
+    )
+    text = fixed + _pack_ids(token_ids)
+    return text + _digest(text)
+
+
+def parse_header(data: bytes, digest: bytes) -> Header | Miss:
+    """Read a header and verify it.
+
+    Args:
+        data: The first bytes of a file, `header_bytes` of its last row or more.
+        digest: Of the namespace.
+
+    Returns:
+        The header, or why it is not one.
+    """
+    if len(data) < _START.size:
+        return "truncated"
+    magic, version = _START.unpack_from(data)
+    if magic != _PIECE_MAGIC:
+        return "not_a_piece"
+    if version != VERSION:
+        return "other_version"
+    if len(data) < _FIXED.size:
+        return "truncated"
+    fixed = _FIXED.unpack_from(data)
+    start, end, base_length, base, its_digest, payload_bytes, checksum = fixed[2:]
+    size = header_bytes(end)
+    if len(data) < size:
+        return "truncated"
+    if _digest(data[: size - _DIGEST_BYTES]) != data[size - _DIGEST_BYTES : size]:
+        return "damaged"
+    if its_digest != digest:
+        return "other_model"
+    token_ids = struct.unpack_from(f"<{end}i", data, _FIXED.size)
+    return Header(start, end, BlockHash(base[:base_length]), token_ids, payload_bytes, checksum)
+
+
+def pack_trail(token_ids: Sequence[int]) -> bytes:
+    """Write a trail: the ids of a conversation's last sequence."""
+    ids = _pack_ids(token_ids)
+    return _TRAIL.pack(_TRAIL_MAGIC, VERSION, len(token_ids), zlib.crc32(ids)) + ids
+
+
+def parse_trail(data: bytes) -> tuple[int, ...] | None:
+    """Read a trail; None if it is not whole."""
+    if len(data) < _TRAIL.size:
+        return None
+    magic, version, count, checksum = _TRAIL.unpack_from(data)
+    ids = data[_TRAIL.size :]
+    if (magic, version, 4 * count) != (_TRAIL_MAGIC, VERSION, len(ids)):
+        return None
+    return struct.unpack(f"<{count}i", ids) if zlib.crc32(ids) == checksum else None
+
+
+def _pack_ids(token_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()

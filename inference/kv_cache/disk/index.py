@@ -1,0 +1,242 @@
+"""Which pieces are on disk, what of a block they cover, and which of them go first.
+
+Pure bookkeeping in memory; owned by the store, under its lock. Times are seconds.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from inference.kv_cache.block import BlockHash
+from inference.kv_cache.disk import names
+from inference.kv_cache.tiers import DiskSource, Piece
+
+MAX_PEEKS = 8
+"""Headers that one question may read to learn the ids of pieces."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A file of the disk tier that holds rows.
+
+    Attributes:
+        path: Of the file.
+        piece: What its name says.
+        base_tag: Tag of its base key.
+        owner_tag: What stands for it in journals.
+        size: Its bytes.
+        used: When it was last used; set by `PieceIndex.touch`.
+        noted: The same, as the file has it.
+        text: Base key and ids of the rows [0, end), once they are known from its header.
+    """
+
+    path: str
+    piece: Piece
+    base_tag: str
+    owner_tag: bytes
+    size: int
+    used: float
+    noted: float
+    text: tuple[BlockHash, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Rows [start, end) of a block that an entry can give."""
+
+    start: int
+    end: int
+    entry: Entry
+
+
+class PieceIndex:
+    """All pieces of the root; those of one namespace can be asked for.
+
+    Attributes:
+        num_bytes: Of all files in the index.
+    """
+
+    def __init__(
+        self,
+        hash_text: Callable[[BlockHash, Sequence[int]], BlockHash],
+        peek: Callable[[Entry], None],
+    ) -> None:
+        """Make an empty index.
+
+        Args:
+            hash_text: Base key and ids to the key of a piece.
+            peek: Reads an entry's header and sets its `text`, or removes it.
+        """
+        self.num_bytes = 0
+        self._hash_text = hash_text
+        self._peek = peek
+        self._entries: dict[str, Entry] = {}
+        self._siblings: dict[str, dict[Piece, Entry]] = {}  # by base tag
+        # Least recently used first; what was touched or removed meanwhile is skipped when met.
+        self._queue: list[tuple[float, int, Entry]] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def add(self, entry: Entry, *, is_own: bool) -> None:
+        """Take an entry in, in place of one with the same path.
+
+        Args:
+            entry: A file that is there.
+            is_own: Whether it is of the namespace that is asked for.
+        """
+        self.remove(entry.path)
+        self._entries[entry.path] = entry
+        self.num_bytes += entry.size
+        if is_own:
+            self._siblings.setdefault(entry.base_tag, {})[entry.piece] = entry
+        self._enqueue(entry)
+
+    def remove(self, path: str) -> bool:
+        """Drop the entry of a path; whether there was one."""
+        entry = self._entries.pop(path, None)
+        if entry is None:
+            return False
+        self.num_bytes -= entry.size
+        siblings = self._siblings.get(entry.base_tag, {})
+        if siblings.get(entry.piece) is entry:
+            del siblings[entry.piece]
+            if not siblings:
+                del self._siblings[entry.base_tag]
+        return True
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.num_bytes = 0
+        self._entries.clear()
+        self._siblings.clear()
+        self._queue.clear()
+
+    def touch(self, entry: Entry, used: float) -> None:
+        """Note in memory when an entry was last used."""
+        if self._entries.get(entry.path) is entry and entry.used != used:
+            entry.used = used
+            self._enqueue(entry)
+
+    def get(self, path: str) -> Entry | None:
+        """The entry of a path."""
+        return self._entries.get(path)
+
+    def cover(
+        self, base_key: BlockHash, token_ids: tuple[int, ...]
+    ) -> tuple[tuple[DiskSource, Entry], ...]:
+        """As many rows of a block as there are, from row 0 on, in as few pieces as may be.
+
+        Pieces whose whole text is wanted are found by their key. Others may share their first rows
+        with what is wanted; to know, their ids are needed, which may mean to read headers.
+        """
+        count = len(token_ids)
+        siblings = list(self._siblings.get(names.base_tag(base_key), {}).values())
+        keys = {
+            end: self._hash_text(base_key, token_ids[:end])
+            for end in {entry.piece.end for entry in siblings}
+            if end <= count
+        }
+        exact: list[_Use] = []
+        others: list[Entry] = []
+        for entry in siblings:
+            piece = entry.piece
+            is_exact = keys.get(piece.end) == piece.key and (
+                entry.text is None or entry.text == (base_key, token_ids[: piece.end])
+            )
+            if is_exact:
+                exact.append(_Use(piece.start, piece.end, entry))
+            else:
+                others.append(entry)
+        chosen = _choose(exact, count)
+        if others and _reach(chosen) < count:
+            partial = self._partial_uses(others, base_key, token_ids, _reach(chosen))
+            chosen = _choose(exact + partial, count)
+        return tuple(
+            (DiskSource(use.entry.piece, start, use.end), use.entry) for start, use in chosen
+        )
+
+    def evict(self, num_bytes: int, *, older_than: float = float("inf")) -> list[Entry] | None:
+        """Drop entries, least recently used first.
+
+        Args:
+            num_bytes: To free, at least.
+            older_than: Entries used then or later stay.
+
+        Returns:
+            Those dropped, whose files are to be removed; None, and nothing changed, if there are
+            not enough.
+        """
+        chosen: list[Entry] = []
+        while num_bytes > 0 and self._queue and self._queue[0][0] < older_than:
+            used, _, entry = heapq.heappop(self._queue)
+            if self._entries.get(entry.path) is entry and entry.used == used:
+                chosen.append(entry)
+                num_bytes -= entry.size
+        if num_bytes > 0:
+            for entry in chosen:
+                self._enqueue(entry)
+            return None
+        for entry in chosen:
+            self.remove(entry.path)
+        return chosen
+
+    def _enqueue(self, entry: Entry) -> None:
+        heapq.heappush(self._queue, (entry.used, next(self._numbers), entry))
+        if len(self._queue) > 2 * len(self._entries) + 1024:
+            entries = self._entries.values()
+            self._queue = [(entry.used, next(self._numbers), entry) for entry in entries]
+            heapq.heapify(self._queue)
+
+    def _partial_uses(
+        self, others: list[Entry], base_key: BlockHash, token_ids: tuple[int, ...], reach: int
+    ) -> list[_Use]:
+        uses = []
+        peeks = 0
+        for entry in sorted(others, key=lambda entry: -entry.used):
+            if entry.piece.end <= reach:
+                continue
+            if entry.text is None and peeks < MAX_PEEKS:
+                peeks += 1
+                self._peek(entry)
+            end = _num_same(entry.text, base_key, token_ids)
+            if end > entry.piece.start:
+                uses.append(_Use(entry.piece.start, min(end, entry.piece.end), entry))
+        return uses
+
+
+def _num_same(
+    text: tuple[BlockHash, tuple[int, ...]] | None, base_key: BlockHash, token_ids: tuple[int, ...]
+) -> int:
+    """How many first rows are as wanted."""
+    if text is None or text[0] != base_key:
+        return 0
+    same = 0
+    for one, other in zip(text[1], token_ids, strict=False):
+        if one != other:
+            break
+        same += 1
+    return same
+
+
+def _choose(uses: list[_Use], count: int) -> list[tuple[int, _Use]]:
+    """Cover rows from 0 on; each step takes what leads furthest. Pairs of first row and use."""
+    chosen: list[tuple[int, _Use]] = []
+    row = 0
+    while row < count:
+        reachable = [use for use in uses if use.start <= row < use.end]
+        if not reachable:
+            break
+        best = max(reachable, key=lambda use: use.end)
+        chosen.append((row, best))
+        row = best.end
+    return chosen
+
+
+def _reach(chosen: list[tuple[int, _Use]]) -> int:
+    return chosen[-1][1].end if chosen else 0

@@ -1,0 +1,50 @@
+"""Who owns which pieces, and where each conversation was last. Any thread; no state of its own.
+
+A conversation's journal is a run of records, an owner tag and its CRC-32 each, appended before the
+pieces are written. So a piece without an owner is one whose journal is gone, and may go too.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable
+
+from inference.kv_cache.disk.files import append, read_small, write_file
+
+TAG_BYTES = 16
+RECORD_BYTES = TAG_BYTES + 4
+
+
+def read_tags(path: str) -> set[bytes]:
+    """Owner tags in a journal; records that are torn or damaged are left out."""
+    data = read_small(path)
+    tags = set()
+    for at in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
+        tag = data[at : at + TAG_BYTES]
+        if data[at + TAG_BYTES : at + RECORD_BYTES] == _checksum(tag):
+            tags.add(tag)
+    return tags
+
+
+def append_tags(path: str, tags: Collection[bytes]) -> None:
+    """Add owner tags to a journal, which is made if need be.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    append(path, _pack(tags), RECORD_BYTES)
+
+
+def rewrite_tags(path: str, tags: Collection[bytes], now: float) -> None:
+    """Write a journal anew with these tags only.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_file(path, [_pack(tags)], now)
+
+
+def _pack(tags: Iterable[bytes]) -> bytes:
+    return b"".join(tag + _checksum(tag) for tag in tags)
+
+
+def _checksum(tag: bytes) -> bytes:
+    return zlib.crc32(tag).to_bytes(4, "little")

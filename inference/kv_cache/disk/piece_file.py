@@ -1,0 +1,95 @@
+"""Reading one piece and proving that it is what it should be. Any thread; no state."""
+
+import errno
+import os
+import stat
+import zlib
+from collections.abc import Sequence
+from typing import IO
+
+from inference.kv_cache.block import BlockHash, HashBlock
+from inference.kv_cache.disk import names
+from inference.kv_cache.disk.files import fill, open_for_reading
+from inference.kv_cache.disk.format import Header, Miss, header_bytes, parse_header
+from inference.kv_cache.tiers import Piece
+
+
+class PieceReader:
+    """Reads pieces of one namespace.
+
+    Args:
+        namespace: As the keys have it.
+        digest: Of the namespace.
+        bytes_per_token: Length of one row.
+        hash_block: Names a text.
+    """
+
+    def __init__(
+        self, namespace: bytes, digest: bytes, bytes_per_token: int, hash_block: HashBlock
+    ) -> None:
+        self._namespace = namespace
+        self._digest = digest
+        self._bytes_per_token = bytes_per_token
+        self._hash_block = hash_block
+
+    def key(self, base_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+        """Name the rows of these ids after a base."""
+        return self._hash_block(self._namespace, base_key, token_ids)
+
+    def file_bytes(self, piece: Piece) -> int:
+        """How long the file of a piece is."""
+        return header_bytes(piece.end) + (piece.end - piece.start) * self._bytes_per_token
+
+    def read_header(self, path: str, piece: Piece, base_tag: str) -> Header | Miss:
+        """Read and verify a header, and that it belongs to the name of its file."""
+        try:
+            with open_for_reading(path) as file:
+                return self._header(file, piece, base_tag)
+        except OSError as error:
+            return _why_unreadable(error)
+
+    def read(self, path: str, piece: Piece, base_tag: str) -> tuple[Header, bytearray] | Miss:
+        """Read and verify a whole piece."""
+        try:
+            with open_for_reading(path) as file:
+                header = self._header(file, piece, base_tag)
+                if isinstance(header, str):
+                    return header
+                payload = bytearray(header.payload_bytes)
+                if not fill(file, payload):
+                    return "truncated"
+        except OSError as error:
+            return _why_unreadable(error)
+        return (header, payload) if zlib.crc32(payload) == header.checksum else "damaged"
+
+    def _header(self, file: IO[bytes], piece: Piece, base_tag: str) -> Header | Miss:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return "not_a_piece"
+        # A file of another version or none of ours is told apart before its length is judged.
+        data = bytearray(min(header_bytes(piece.end), status.st_size))
+        if not fill(file, data):
+            return "truncated"
+        header = parse_header(bytes(data), self._digest)
+        if isinstance(header, str):
+            return header
+        if not self._is_named(header, piece, base_tag):
+            return "wrong_name"
+        payload_bytes = (header.end - header.start) * self._bytes_per_token
+        if header.payload_bytes != payload_bytes or status.st_size != self.file_bytes(piece):
+            return "truncated"
+        return header
+
+    def _is_named(self, header: Header, piece: Piece, base_tag: str) -> bool:
+        return (
+            (header.start, header.end) == (piece.start, piece.end)
+            and names.base_tag(header.base_key) == base_tag
+            and self.key(header.base_key, header.token_ids) == piece.key
+        )
+
+
+def _why_unreadable(error: OSError) -> Miss:
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    is_other_thing = isinstance(error, IsADirectoryError) or error.errno == errno.ELOOP
+    return "not_a_piece" if is_other_thing else "unreadable"

@@ -1,0 +1,215 @@
+"""The folder of the disk tier with all its namespaces, looked at without a store.
+
+Only what has a name that we give is counted or removed; a link is removed and never followed.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from inference.kv_cache.disk import names
+from inference.kv_cache.disk.files import entries, is_folder, remove_file, size_of
+from inference.kv_cache.disk.journal import read_tags
+from inference.kv_cache.tiers import Piece
+
+TEMPORARY_SECONDS = 3600.0
+"""A file that nobody finished is removed at this age even if its process seems to live."""
+
+ORPHAN_SECONDS = 600.0
+"""A piece without an owner is removed at this age; before, another process may be about to own it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPiece:
+    """A piece seen by a scan.
+
+    Attributes:
+        path: Of its file.
+        piece: What its name says.
+        base_tag: Tag of its base key.
+        owner_tag: What stands for it in journals.
+        size: Bytes.
+        used: When it was last used, in seconds.
+    """
+
+    path: str
+    piece: Piece
+    base_tag: str
+    owner_tag: bytes
+    size: int
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What went with a conversation.
+
+    Attributes:
+        paths: Files that are gone.
+        num_bytes: How many they had.
+    """
+
+    paths: tuple[str, ...]
+    num_bytes: int
+
+
+def namespace_paths(root: str) -> list[str]:
+    """Folders of all namespaces."""
+    return [
+        entry.path
+        for entry in entries(root)
+        if names.is_namespace_folder(entry.name) and is_folder(entry)
+    ]
+
+
+def scan_pieces(namespace_path: str, now: float) -> list[FoundPiece]:
+    """All pieces of a namespace; on the way, what was never finished is removed."""
+    found = []
+    for entry in _block_entries(namespace_path):
+        parsed = names.parse_piece_name(entry.name)
+        if parsed is None:
+            _remove_unfinished(entry, now)
+            continue
+        with contextlib.suppress(OSError):
+            if not entry.is_file(follow_symlinks=False):
+                remove_file(entry.path)
+                continue
+            status = entry.stat(follow_symlinks=False)
+            tag = names.owner_tag(parsed[0].key)
+            found.append(FoundPiece(entry.path, *parsed, tag, status.st_size, status.st_mtime))
+    return found
+
+
+def scan_chats(namespace_path: str, now: float) -> dict[str, int]:
+    """Journals and trails of a namespace and their lengths."""
+    found = {}
+    for entry in _chat_entries(namespace_path):
+        if not entry.name.endswith((names.OWN, names.TRAIL)):
+            _remove_unfinished(entry, now)
+            continue
+        size = size_of(entry.path)
+        if size is None:
+            remove_file(entry.path)
+        else:
+            found[entry.path] = size
+    return found
+
+
+def owned_tags(namespace_path: str, *, but_not: str = "") -> set[bytes]:
+    """Tags in all journals of a namespace, without that of the path `but_not`."""
+    tags: set[bytes] = set()
+    for entry in _chat_entries(namespace_path):
+        if entry.name.endswith(names.OWN) and entry.path != but_not:
+            tags |= read_tags(entry.path)
+    return tags
+
+
+def forget_files(root: str, conversation_id: str, now: float) -> Forgotten:
+    """Remove a conversation's journals and trails, and the pieces that nobody else owns.
+
+    The journal goes before the pieces: if this is interrupted, they have no owner and go later.
+    """
+    paths: list[str] = []
+    num_bytes = 0
+    for folder in namespace_paths(root):
+        journal = names.conversation_path(folder, conversation_id, names.OWN)
+        doomed = [names.conversation_path(folder, conversation_id, names.TRAIL)]
+        tags = read_tags(journal)
+        if size_of(journal) is not None:
+            pieces = scan_pieces(folder, now)
+            others = owned_tags(folder, but_not=journal)
+            doomed.append(journal)
+            doomed += [
+                found.path
+                for found in pieces
+                if found.owner_tag not in others
+                and (found.owner_tag in tags or now - found.used > ORPHAN_SECONDS)
+            ]
+        for path in doomed:
+            size = size_of(path)
+            if size is not None and remove_file(path):
+                paths.append(path)
+                num_bytes += size
+    return Forgotten(tuple(paths), num_bytes)
+
+
+def forget_conversation(root: Path, conversation_id: str) -> int:
+    """Remove what only this conversation used, of all models; no store need be open.
+
+    Returns:
+        Bytes freed.
+    """
+    return forget_files(os.fspath(root), conversation_id, time.time()).num_bytes
+
+
+def clear_all(root: Path) -> int:
+    """Remove everything of all conversations and models; no store need be open.
+
+    Returns:
+        Bytes freed.
+    """
+    freed = 0
+    for entry in entries(os.fspath(root)):
+        if not names.is_namespace_folder(entry.name):
+            continue
+        if is_folder(entry):
+            freed += _remove_tree(entry.path)
+        else:
+            remove_file(entry.path)
+    return freed
+
+
+def used_bytes(root: Path) -> int:
+    """Length of all files of all models."""
+    now = time.time()
+    total = 0
+    for folder in namespace_paths(os.fspath(root)):
+        total += sum(found.size for found in scan_pieces(folder, now))
+        total += sum(scan_chats(folder, now).values())
+    return total
+
+
+def _block_entries(namespace_path: str) -> Iterator[os.DirEntry[str]]:
+    blocks = os.path.join(namespace_path, names.BLOCKS)
+    if os.path.islink(blocks):
+        return
+    for fan in entries(blocks):
+        if names.is_fan_folder(fan.name) and is_folder(fan):
+            yield from entries(fan.path)
+
+
+def _chat_entries(namespace_path: str) -> Iterator[os.DirEntry[str]]:
+    chats = os.path.join(namespace_path, names.CHATS)
+    if not os.path.islink(chats):
+        yield from entries(chats)
+
+
+def _remove_unfinished(entry: os.DirEntry[str], now: float) -> None:
+    process = names.temporary_process(entry.name)
+    if process is None:
+        return
+    try:
+        age = now - entry.stat(follow_symlinks=False).st_mtime
+    except OSError:
+        return
+    if age > TEMPORARY_SECONDS or not psutil.pid_exists(process):
+        remove_file(entry.path)
+
+
+def _remove_tree(path: str) -> int:
+    freed = 0
+    for entry in list(entries(path)):
+        if is_folder(entry):
+            freed += _remove_tree(entry.path)
+            continue
+        size = size_of(entry.path)
+        if remove_file(entry.path):
+            freed += size or 0
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+    return freed

@@ -1,0 +1,255 @@
+"""What the disk tier holds, and how much room it has. Any thread.
+
+One lock guards the bookkeeping. Files are removed, looked at and read outside of it, but for the few
+headers that `cover` may need. Another process may add and remove files at any time, and so may
+people: what is not there any more is a miss.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from inference.kv_cache.block import BlockHash
+from inference.kv_cache.disk import names
+from inference.kv_cache.disk.files import remove_file, size_of
+from inference.kv_cache.disk.format import AT_FAULT, Header, Miss
+from inference.kv_cache.disk.index import Entry, PieceIndex
+from inference.kv_cache.disk.piece_file import PieceReader
+from inference.kv_cache.disk.root import (
+    ORPHAN_SECONDS,
+    clear_all,
+    forget_files,
+    namespace_paths,
+    owned_tags,
+    scan_chats,
+    scan_pieces,
+)
+from inference.kv_cache.tiers import DiskSource, Piece
+
+
+class Shelf:
+    """All files of the root; the pieces of one namespace can be asked for."""
+
+    def __init__(
+        self,
+        root: str,
+        folder: str,
+        block_size: int,
+        budget_bytes: int,
+        reader: PieceReader,
+        clock: Callable[[], float],
+    ) -> None:
+        """Describe an empty shelf; nothing is touched.
+
+        Args:
+            root: Folder of the tier.
+            folder: That of the namespace, in the root.
+            block_size: Rows per block, P.
+            budget_bytes: The most that all files may have.
+            reader: Of the namespace.
+            clock: Seconds since 1970.
+        """
+        self._root = root
+        self._folder = folder
+        self._block_size = block_size
+        self._budget_bytes = budget_bytes
+        self._reader = reader
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._index = PieceIndex(reader.key, self._peek)
+        self._small: dict[str, int] = {}  # journals and trails: path to length
+        self._misses: Counter[Miss] = Counter()
+        self._written_bytes = 0
+
+    @property
+    def budget_bytes(self) -> int:
+        """The most that all files may have."""
+        return self._budget_bytes
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Change the most that all files may have, which removes nothing yet."""
+        with self._lock:
+            self._budget_bytes = budget_bytes
+
+    def counts(self) -> tuple[int, int, int, dict[Miss, int]]:
+        """Bytes in all files, pieces, bytes written so far, and misses by reason."""
+        with self._lock:
+            return self._used(), len(self._index), self._written_bytes, dict(self._misses)
+
+    def scan(self) -> None:
+        """Find out what is there, and remove what was not finished and what nobody owns."""
+        now = self._clock()
+        pieces: list[Entry] = []
+        small: dict[str, int] = {}
+        for folder in namespace_paths(self._root):
+            pieces += _scan_namespace(folder, now)
+            small |= scan_chats(folder, now)
+        with self._lock:
+            self._index.clear()
+            self._small = small
+            for entry in pieces:
+                self._add(entry)
+
+    def cover(self, base_key: BlockHash, token_ids: tuple[int, ...]) -> tuple[DiskSource, ...]:
+        """Sources of as many rows of one block as there are."""
+        with self._lock:
+            return tuple(source for source, _ in self._cover(base_key, token_ids))
+
+    def existing(self, base_key: BlockHash, token_ids: tuple[int, ...]) -> list[Entry]:
+        """The same as entries whose files have just been seen."""
+        while True:
+            with self._lock:
+                entries = [entry for _, entry in self._cover(base_key, token_ids)]
+            gone = [entry for entry in entries if size_of(entry.path) != entry.size]
+            if not gone:
+                return entries
+            with self._lock:
+                for entry in gone:
+                    self._fail(entry.path, "missing")
+
+    def touch(self, entry: Entry, used: float) -> None:
+        """Note in memory when an entry was last used."""
+        with self._lock:
+            self._index.touch(entry, used)
+
+    def learn(self, path: str, header: Header, used: float) -> None:
+        """Remember what the header of a file that was read and used says."""
+        with self._lock:
+            entry = self._index.get(path)
+            if entry is not None:
+                entry.text = (header.base_key, header.token_ids)
+                self._index.touch(entry, used)
+
+    def fail(self, path: str, miss: Miss) -> None:
+        """A piece could not be read; its file is removed if it is at fault."""
+        with self._lock:
+            self._fail(path, miss)
+
+    def count(self, miss: Miss) -> None:
+        """Count a miss that is no file's fault."""
+        with self._lock:
+            self._misses[miss] += 1
+
+    def make_room(self, num_bytes: int, *, older_than: float = float("inf")) -> bool:
+        """Remove what was used least recently until so many bytes fit into the budget.
+
+        Args:
+            num_bytes: About to be written.
+            older_than: Pieces used then or later stay.
+
+        Returns:
+            Whether they fit; if not, nothing was removed.
+        """
+        with self._lock:
+            over = self._used() + num_bytes - self._budget_bytes
+            if num_bytes == 0:
+                over = min(over, self._index.num_bytes)
+            chosen = self._index.evict(over, older_than=older_than)
+        for entry in chosen or ():
+            if not remove_file(entry.path):
+                with self._lock:
+                    self._add(entry)
+        return chosen is not None
+
+    def adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
+        """Take in a piece that another process wrote; whether there was one."""
+        with self._lock:
+            return self._adopt(base_key, token_ids, start)
+
+    def add_written(self, entry: Entry) -> None:
+        """Take in a piece that was just written."""
+        with self._lock:
+            self._add(entry)
+            self._written_bytes += entry.size
+
+    def note_small(self, path: str, num_written: int) -> None:
+        """A journal or a trail was written, with so many bytes."""
+        size = size_of(path)
+        with self._lock:
+            self._small[path] = size or 0
+            self._written_bytes += num_written
+
+    def live_tags(self) -> set[bytes]:
+        """Owner tags of all pieces."""
+        with self._lock:
+            return {entry.owner_tag for entry in self._index}
+
+    def forget(self, conversation_id: str) -> int:
+        """Remove what only one conversation used, of all models; bytes freed."""
+        forgotten = forget_files(self._root, conversation_id, self._clock())
+        with self._lock:
+            for path in forgotten.paths:
+                self._index.remove(path)
+                self._small.pop(path, None)
+        return forgotten.num_bytes
+
+    def clear(self) -> int:
+        """Remove everything; bytes freed."""
+        with self._lock:
+            self._index.clear()
+            self._small.clear()
+        return clear_all(Path(self._root))
+
+    def _cover(
+        self, base_key: BlockHash, token_ids: tuple[int, ...]
+    ) -> tuple[tuple[DiskSource, Entry], ...]:
+        found = self._index.cover(base_key, token_ids)
+        is_whole = bool(found) and found[-1][0].end == len(token_ids)
+        # A call from a terminal may have gone on with this very chat meanwhile.
+        if (
+            is_whole
+            or len(token_ids) != self._block_size
+            or not self._adopt(base_key, token_ids, 0)
+        ):
+            return found
+        return self._index.cover(base_key, token_ids)
+
+    def _adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
+        piece = Piece(self._reader.key(base_key, token_ids), start, len(token_ids))
+        tag = names.base_tag(base_key)
+        path = names.piece_path(self._folder, piece, tag)
+        if self._index.get(path) is not None or size_of(path) != self._reader.file_bytes(piece):
+            return False
+        now = self._clock()
+        owner_tag = names.owner_tag(piece.key)
+        self._add(Entry(path, piece, tag, owner_tag, self._reader.file_bytes(piece), now, now))
+        return True
+
+    def _add(self, entry: Entry) -> None:
+        self._index.add(entry, is_own=entry.path.startswith(self._folder + os.sep))
+
+    def _used(self) -> int:
+        return self._index.num_bytes + sum(self._small.values())
+
+    def _peek(self, entry: Entry) -> None:
+        header = self._reader.read_header(entry.path, entry.piece, entry.base_tag)
+        if isinstance(header, str):
+            self._fail(entry.path, header)
+        else:
+            entry.text = (header.base_key, header.token_ids)
+
+    def _fail(self, path: str, miss: Miss) -> None:
+        self._misses[miss] += 1
+        if miss == "missing" or miss in AT_FAULT:
+            self._index.remove(path)
+        if miss in AT_FAULT:
+            remove_file(path)
+
+
+def _scan_namespace(folder: str, now: float) -> list[Entry]:
+    # Files before journals: a piece that another process writes meanwhile has an owner by then.
+    found = scan_pieces(folder, now)
+    owned = owned_tags(folder)
+    entries = []
+    for piece in found:
+        is_orphan = piece.owner_tag not in owned and now - piece.used > ORPHAN_SECONDS
+        if not (is_orphan and remove_file(piece.path)):
+            used = min(piece.used, now)
+            entries.append(
+                Entry(
+                    piece.path, piece.piece, piece.base_tag, piece.owner_tag, piece.size, used, used
+                )
+            )
+    return entries

@@ -1,0 +1,275 @@
+"""The disk tier: writes each row once, proves what it reads, and knows who owns what. Any thread."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inference.kv_cache.block import BlockHash, HashBlock, hash_block
+from inference.kv_cache.disk import names
+from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
+from inference.kv_cache.disk.files import read_small, write_file
+from inference.kv_cache.disk.format import (
+    Miss,
+    namespace_digest,
+    pack_header,
+    pack_trail,
+    parse_trail,
+)
+from inference.kv_cache.disk.index import Entry
+from inference.kv_cache.disk.piece_file import PieceReader
+from inference.kv_cache.disk.root import clear_all, forget_conversation, used_bytes
+from inference.kv_cache.disk.shelf import Shelf
+from inference.kv_cache.disk.writer import Writer
+from inference.kv_cache.tiers import DiskSource, Piece
+
+__all__ = ["DiskStats", "DiskStore", "clear_all", "forget_conversation", "used_bytes"]
+
+BURST_SECONDS = 5.0
+"""Reads with shorter breaks between them are taken as of one chain, from its first block on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStats:
+    """The disk tier in numbers.
+
+    Attributes:
+        used_bytes: Length of all files of all models.
+        budget_bytes: The most that they may have; 0 if the tier is off.
+        num_pieces: Pieces of all models.
+        written_bytes: Everything written since the store was made, journals and trails included.
+        misses: How often rows were not read or not written, by reason.
+        problem: Why chats are not kept, one sentence for people; "" if they are.
+    """
+
+    used_bytes: int = 0
+    budget_bytes: int = 0
+    num_pieces: int = 0
+    written_bytes: int = 0
+    misses: Mapping[Miss, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+class DiskStore:
+    """Keeps the rows of one model's blocks in files; the budget is for the files of all models.
+
+    Rows go through here as bytes: n rows have n * `bytes_per_token`, in a layout of the caller's.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        namespace: bytes,
+        block_size: int,
+        bytes_per_token: int,
+        budget_bytes: int,
+        hash_block: HashBlock = hash_block,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Describe the store; nothing is touched before `open`.
+
+        Args:
+            root: Folder of the tier, for all models.
+            namespace: What rows depend on besides text, their layout included.
+            block_size: Rows per block, P.
+            bytes_per_token: Length of a row.
+            budget_bytes: The most that all files may have; 0 keeps none.
+            hash_block: Names a block; for tests.
+            clock: Seconds since 1970; for tests.
+        """
+        self._root = os.fspath(root)
+        self._folder_name = names.namespace_folder(namespace)
+        self._folder = os.path.join(self._root, self._folder_name)
+        self._digest = namespace_digest(namespace)
+        self._block_size = block_size
+        self._bytes_per_token = bytes_per_token
+        self._clock = clock
+        self._reader = PieceReader(namespace, self._digest, bytes_per_token, hash_block)
+        self._shelf = Shelf(self._root, self._folder, block_size, budget_bytes, self._reader, clock)
+        self._writer = Writer(self._root, self._folder_name, clock)
+        self._claims = Claims(self._folder, self._shelf, self._reader, self._writer)
+        self._is_open = False
+        self._last_use = float("-inf")  # of what was read last
+
+    def open(self) -> None:
+        """Make the folders, find out what is there, and remove what is of no use.
+
+        Whatever is wrong with the folder becomes `problem`; reading goes on as far as it can.
+        """
+        self._is_open = True
+        if not self._is_on:
+            self._shelf.clear()
+            return
+        for name in (names.BLOCKS, names.CHATS):
+            self._writer.make_folders(name)
+        self._shelf.scan()
+        self._shelf.make_room(0)
+
+    def cover(self, base_key: BlockHash, token_ids: Sequence[int]) -> tuple[DiskSource, ...]:
+        """Sources of as many rows of one block as there are; see `tiers.DiskIndex`."""
+        return self._shelf.cover(base_key, tuple(token_ids)) if self._is_on else ()
+
+    def num_saved(self, base_key: BlockHash, token_ids: Sequence[int]) -> int:
+        """How many first rows of a block are on disk already."""
+        sources = self.cover(base_key, token_ids)
+        return sources[-1].end if sources else 0
+
+    def read(
+        self, source: DiskSource, base_key: BlockHash, token_ids: Sequence[int]
+    ) -> bytearray | None:
+        """Read and verify all rows of a source's piece.
+
+        Args:
+            source: From `cover`.
+            base_key: Key of the block before.
+            token_ids: Of the rows [0, source.end), or of more.
+
+        Returns:
+            The rows [piece.start, piece.end). None is a miss, which is counted; a file that is at
+            fault is removed.
+        """
+        if not self._is_on:
+            return None
+        tag = names.base_tag(base_key)
+        path = names.piece_path(self._folder, source.piece, tag)
+        found = self._reader.read(path, source.piece, tag)
+        if isinstance(found, str):
+            self._shelf.fail(path, found)
+            return None
+        header, payload = found
+        self._shelf.learn(path, header, self._next_use())
+        wanted = (base_key, tuple(token_ids[: source.end]))
+        if (header.base_key, header.token_ids[: source.end]) != wanted:
+            self._shelf.count("other_text")
+            return None
+        return payload
+
+    def claim(
+        self, conversation_id: str, blocks: Sequence[tuple[BlockHash, tuple[int, ...]]]
+    ) -> None:
+        """Note what a conversation uses and is about to write, and that it was used now.
+
+        Must come before `write`: what nobody owns does not survive the next start.
+
+        Args:
+            conversation_id: Whose chain it is.
+            blocks: Base key and ids of each block's rows, from the first block on.
+        """
+        if self._is_on:
+            self._claims.claim(conversation_id, blocks, self._clock())
+
+    def write(
+        self,
+        base_key: BlockHash,
+        token_ids: Sequence[int],
+        start: int,
+        payload: memoryview | bytes,
+    ) -> bool:
+        """Write the rows [start, len(token_ids)) of a block as one piece.
+
+        Args:
+            base_key: Key of the block before.
+            token_ids: Of the rows from 0 on.
+            start: First row of the payload; the rows before are saved already.
+            payload: The rows, contiguous.
+
+        Returns:
+            Whether all the rows are on disk now; if not, the reason is counted.
+        """
+        ids = tuple(token_ids)
+        assert 0 <= start < len(ids) <= self._block_size, f"rows {start} to {len(ids)} of a block"
+        size = memoryview(payload).nbytes
+        assert size == (len(ids) - start) * self._bytes_per_token, f"{size} bytes of rows"
+        if not self._is_on:
+            return False
+        miss = self._write(base_key, ids, start, payload)
+        if miss is not None:
+            self._shelf.count(miss)
+        return miss is None
+
+    def save_trail(self, conversation_id: str, token_ids: Sequence[int]) -> None:
+        """Note the ids of a conversation's last sequence, in place of those before."""
+        if not self._is_on or self._writer.why_not() is not None:
+            return
+        path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
+        data = pack_trail(token_ids)
+
+        now = self._clock()
+        if self._writer.write(lambda: write_file(path, [data], now), names.CHATS) is None:
+            self._shelf.note_small(path, len(data))
+
+    def load_trail(self, conversation_id: str) -> tuple[int, ...] | None:
+        """The ids that `save_trail` noted; None if there are none."""
+        path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
+        return parse_trail(read_small(path)) if self._is_on else None
+
+    def forget(self, conversation_id: str) -> int:
+        """Remove what only this conversation used, of all models; bytes freed."""
+        return self._shelf.forget(conversation_id)
+
+    def clear(self) -> int:
+        """Remove everything of all conversations and models; bytes freed. The store goes on."""
+        return self._shelf.clear()
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Change the most that all files may have; 0 removes them and turns the tier off."""
+        was_on = self._is_on
+        self._shelf.set_budget(budget_bytes)
+        if not self._is_open:
+            return
+        if was_on and self._is_on:
+            self._shelf.make_room(0)
+        else:
+            self.open()
+
+    def stats(self) -> DiskStats:
+        """How much there is and what went wrong."""
+        used, num_pieces, written, misses = self._shelf.counts()
+        budget, problem = self._shelf.budget_bytes, self._writer.problem
+        return DiskStats(used, budget, num_pieces, written, misses, problem)
+
+    @property
+    def _is_on(self) -> bool:
+        return self._is_open and self._shelf.budget_bytes > 0
+
+    def _write(
+        self,
+        base_key: BlockHash,
+        ids: tuple[int, ...],
+        start: int,
+        payload: memoryview | bytes,
+    ) -> Miss | None:
+        miss = self._writer.why_not()
+        if miss is not None:
+            return miss
+        piece = Piece(self._reader.key(base_key, ids), start, len(ids))
+        if self._claims.is_refused(piece.key):
+            return "not_writable"
+        num_saved = self.num_saved(base_key, ids)
+        if num_saved == len(ids) or self._shelf.adopt(base_key, ids, start):
+            return None
+        if num_saved < start:
+            return "evicted"
+        used = self._claims.used(piece.key, self._clock())
+        size = self._reader.file_bytes(piece)
+        if not self._shelf.make_room(size, older_than=used):
+            return "over_budget"
+        tag, owner_tag = names.base_tag(base_key), names.owner_tag(piece.key)
+        path = names.piece_path(self._folder, piece, tag)
+        parts = [pack_header(self._digest, base_key, ids, start, payload), payload]
+        fan = os.path.basename(os.path.dirname(path))
+        miss = self._writer.write(lambda: write_file(path, parts, used), names.BLOCKS, fan)
+        if miss is None:
+            self._writer.succeed()
+            entry = Entry(path, piece, tag, owner_tag, size, used, used, (base_key, ids))
+            self._shelf.add_written(entry)
+        return miss
+
+    def _next_use(self) -> float:
+        """When a piece that is read now counts as used: a chain is read from its first block on."""
+        now = self._clock()
+        is_next = 0 <= now - self._last_use < BURST_SECONDS
+        self._last_use = self._last_use - DEPTH_SECONDS if is_next else now
+        return self._last_use
