@@ -5,23 +5,9 @@ from dataclasses import dataclass
 
 from app.context_room import left_out_of
 from app.conversation import ChatSettings, Message, MessageId
-from app.prompting import _without_failed_turns
+from app.prompting import prompt_messages
 from app.settings import Settings
 from inference.request import ChatMessage, PromptPart
-
-
-def prompt_messages(
-    path: Sequence[Message], *, system_prompt: str, key: str | None, left_out: int = 0
-) -> list[tuple[ChatMessage, Message | None]]:
-    """Each message for the engine with where it comes from."""
-    pairs: list[tuple[ChatMessage, Message | None]] = []
-    if system_prompt.strip():
-        pairs.append((ChatMessage("system", system_prompt), None))
-    for message in _without_failed_turns(path[left_out:]):
-        is_known = key is not None and message.model_key == key
-        ids, part = (message.token_ids, message.part) if is_known else (None, None)
-        pairs.append((ChatMessage(message.role, message.content, ids, part), message))
-    return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +63,13 @@ def chat_prompt(
     """
     leave_out = settings.on_full == "leave_out"
     left_out = left_out_of(path) if leave_out else 0
-    pairs = prompt_messages(
+    messages = prompt_messages(
         path, system_prompt=system_prompt_of(settings, general), key=key, left_out=left_out
     )
     return ChatPrompt(
         tuple(path),
-        tuple(message for message, _ in pairs),
-        tuple(source for _, source in pairs),
+        tuple(message.chat for message in messages),
+        tuple(message.source for message in messages),
         leave_out,
         left_out,
     )

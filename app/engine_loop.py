@@ -11,73 +11,42 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
 
 import psutil
 
-from app.failures import BUG, NO_MODEL, failure_from
+from app.context_room import has_room
+from app.engine_like import EngineFactory, EngineLike
+from app.engine_replies import EngineReplies
+from app.failures import BUG, failure_from, is_scheme_refused
+from app.kept_blocks import forget_all, forget_chat
 from app.messages import (
+    CacheCleared,
+    ClearCache,
     Command,
     Event,
-    Failure,
+    ForgetChat,
     Generate,
     LoadModel,
+    MeasurePrompt,
     ModelFailed,
     ModelLoading,
     ModelReady,
     ModelUnloaded,
-    ReplyEnded,
-    ReplyId,
-    ReplyProgressed,
+    PromptMeasured,
+    SetCacheBudgets,
     Shutdown,
     StatsSampled,
     StopReply,
     UnloadModel,
 )
-from inference.config import EngineConfig
 from inference.errors import EngineError
-from inference.metrics import EngineStats, ModelInfo, RequestMetrics
-from inference.request import (
-    FinishReason,
-    GenerateRequest,
-    LoadProgress,
-    RequestId,
-    StepOutput,
-)
+from inference.request import LoadProgress
 
 logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 0.25
-
-
-class EngineLike(Protocol):
-    """What the loop needs of an engine."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """What was loaded."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-
-    def add_request(self, request: GenerateRequest) -> RequestId:
-        """Take a request, or refuse it before any work with an EngineError."""
-
-    def step(self) -> list[StepOutput]:
-        """One decode step or prefill chunk."""
-
-    def abort(self, request_id: RequestId) -> object:
-        """End a request: the next step gives its last output. Unknown ids are ignored."""
-
-    def stats(self) -> EngineStats:
-        """A snapshot."""
-
-    def close(self) -> None:
-        """Give all memory back."""
-
-
-EngineFactory = Callable[[str, EngineConfig, Callable[[LoadProgress], None]], EngineLike]
+TEND_INTERVAL_S = 0.05
 
 
 class _LoadCancelled(Exception):  # noqa: N818  # not an error: a newer command came
@@ -91,6 +60,7 @@ class EngineLoop:
         factory: Opens a model; called on the engine thread.
         emit: Takes each event; called on the engine thread.
         clock: Seconds, rising.
+        kv_dir: Where blocks are kept on disk; None if they are not.
     """
 
     def __init__(
@@ -98,19 +68,21 @@ class EngineLoop:
         factory: EngineFactory,
         emit: Callable[[Event], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        kv_dir: Path | None = None,
     ) -> None:
         self._factory = factory
+        self._kv_dir = kv_dir
         self._emit = emit
         self._clock = clock
         self._commands: deque[Command] = deque()
         self._has_command = threading.Condition()
         self._engine: EngineLike | None = None
         self._path = ""
-        self._replies: dict[RequestId, ReplyId] = {}
-        self._metrics: dict[ReplyId, RequestMetrics] = {}
-        self._asked: ReplyId | None = None  # on its way into the engine
+        self._replies = EngineReplies(emit)
         self._next_stats_at = 0.0
-        self._was_working = False
+        self._was_busy = False
+        self._needs_tending = False
         self._is_over = False
 
     def post(self, command: Command) -> None:
@@ -129,21 +101,29 @@ class EngineLoop:
                 self._fail_all()
 
     def _turn(self) -> None:
-        """All commands that are there, then one step."""
-        is_working = self._engine is not None and self._engine.has_work
-        command = self._next_command(wait=not is_working)
+        """All commands that are there, then one step, or what there is to put in order."""
+        command = self._next_command(self._patience_s())
         while command is not None and not self._is_over:
             self._handle(command)
-            command = self._next_command(wait=False)
+            command = self._next_command(0.0)
         if self._engine is not None and self._engine.has_work:
             for output in self._engine.step():
-                self._report(output)
+                self._replies.report(output)
+        if self._engine is not None and not self._engine.has_work:
+            self._needs_tending = self._engine.tend()
         self._sample_stats()
 
-    def _next_command(self, *, wait: bool) -> Command | None:
+    def _patience_s(self) -> float | None:
+        """How long to wait for a command; None is for as long as it takes."""
+        if self._engine is None:
+            return None
+        if self._engine.has_work:
+            return 0.0
+        return TEND_INTERVAL_S if self._needs_tending else None
+
+    def _next_command(self, patience_s: float | None) -> Command | None:
         with self._has_command:
-            while wait and not self._commands:
-                self._has_command.wait()
+            self._has_command.wait_for(lambda: self._commands, patience_s)
             return self._commands.popleft() if self._commands else None
 
     def _handle(self, command: Command) -> None:
@@ -154,9 +134,13 @@ class EngineLoop:
                 self._close_engine()
                 self._emit(ModelUnloaded())
             case Generate():
-                self._generate(command)
+                self._replies.generate(self._engine, command)
             case StopReply():
-                self._stop(command.reply_id)
+                self._replies.stop(self._engine, command.reply_id)
+            case MeasurePrompt():
+                self._measure(command)
+            case ForgetChat() | ClearCache() | SetCacheBudgets():
+                self._keep_cache(command)
             case _:  # Shutdown
                 self._is_over = True
                 self._close_engine()
@@ -178,9 +162,10 @@ class EngineLoop:
             logger.info("A load was broken off")
         except EngineError as error:
             logger.warning("A model could not be opened: %s", error)
-            self._emit(ModelFailed(command.path, failure_from(error)))
+            self._emit(ModelFailed(command.path, failure_from(error), is_scheme_refused(error)))
         else:
             self._engine = engine
+            self._needs_tending = False
             # The window knows the model by the path it asked for.
             self._emit(ModelReady(replace(engine.info, path=command.path)))
             self._next_stats_at = 0.0
@@ -197,20 +182,12 @@ class EngineLoop:
         engine = self._engine
         if engine is None:
             return
-        for request_id in self._replies:
-            engine.abort(request_id)
-        if self._replies:
-            for output in engine.step():  # nothing is left to compute: only the last outputs
-                self._report(output)
+        self._replies.abort_all(engine)
         self._engine = None
         engine.close()
 
     def _fail_all(self) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            self._emit(ReplyEnded(asked, "error", RequestMetrics(), BUG))
-        for request_id in list(self._replies):
-            self._end(request_id, "error", BUG)
+        self._replies.fail_all()
         engine, self._engine = self._engine, None
         try:
             if engine is not None:
@@ -220,62 +197,34 @@ class EngineLoop:
         if not self._is_over:
             self._emit(ModelFailed(self._path, BUG))
 
-    # ------------------------------------------------------------------ replies
+    # ------------------------------------------------------------------ what is asked beside
 
-    def _generate(self, command: Generate) -> None:
-        engine = self._engine
-        if engine is None:
-            self._emit(ReplyEnded(command.reply_id, "error", RequestMetrics(), NO_MODEL))
-            return
-        request = GenerateRequest(
-            command.conversation_id,
-            messages=command.messages,
-            params=command.params,
-            plain_text=command.as_plain_text,
-        )
-        self._asked = command.reply_id
-        try:
-            self._replies[engine.add_request(request)] = command.reply_id
-        except EngineError as error:
-            self._emit(ReplyEnded(command.reply_id, "error", RequestMetrics(), failure_from(error)))
-        self._asked = None
-
-    def _stop(self, reply_id: ReplyId) -> None:
-        for request_id, known in list(self._replies.items()):
-            if known == reply_id and self._engine is not None:
-                self._engine.abort(request_id)
-
-    def _report(self, output: StepOutput) -> None:
-        reply_id = self._replies.get(output.request_id)
-        if reply_id is None:
-            return  # not one of ours
-        self._metrics[reply_id] = output.metrics
-        if output.text or output.token_ids or output.finish_reason is None:
-            self._emit(
-                ReplyProgressed(
-                    reply_id,
-                    output.text,
-                    output.token_ids,
-                    output.prefilled_tokens,
-                    output.metrics,
+    def _measure(self, command: MeasurePrompt) -> None:
+        """Answered in any case: something may wait for it."""
+        answer = PromptMeasured(command.measure_id, 0, 0, fits=True)
+        if self._engine is not None:
+            try:
+                size = self._engine.measure(command.messages, command.as_plain_text)
+            except EngineError as error:
+                logger.info("A prompt could not be measured: %s", type(error).__name__)
+            else:
+                fits = has_room(size.prompt_tokens, size.context_tokens)
+                answer = PromptMeasured(
+                    command.measure_id, size.prompt_tokens, size.context_tokens, fits
                 )
-            )
-        if output.finish_reason is not None:
-            failure = None
-            if output.finish_reason == "error":
-                failure = BUG if output.error is None else failure_from(output.error)
-            self._end(output.request_id, output.finish_reason, failure, output.reply_token_ids)
+        self._emit(answer)
 
-    def _end(
-        self,
-        request_id: RequestId,
-        reason: FinishReason,
-        failure: Failure | None = None,
-        token_ids: tuple[int, ...] | None = None,
-    ) -> None:
-        reply_id = self._replies.pop(request_id)
-        metrics = self._metrics.pop(reply_id, RequestMetrics())
-        self._emit(ReplyEnded(reply_id, reason, metrics, failure, token_ids))
+    def _keep_cache(self, command: ForgetChat | ClearCache | SetCacheBudgets) -> None:
+        match command:
+            case ForgetChat():
+                freed = forget_chat(self._engine, self._kv_dir, command.conversation_id)
+                if not command.is_deleted:
+                    self._emit(CacheCleared(command.conversation_id, freed))
+            case ClearCache():
+                self._emit(CacheCleared(None, forget_all(self._engine, self._kv_dir)))
+            case SetCacheBudgets() if self._engine is not None:
+                self._engine.set_cache_budgets(command.ram_bytes, command.disk_bytes)
+        self._next_stats_at = 0.0  # the window shows what is cached
 
     # ------------------------------------------------------------------ numbers
 
@@ -285,9 +234,9 @@ class EngineLoop:
         if engine is None:
             return
         now = self._clock()
-        is_working = engine.has_work
-        fell_idle = self._was_working and not is_working
-        self._was_working = is_working
+        is_busy = engine.has_work or self._needs_tending
+        fell_idle = self._was_busy and not is_busy
+        self._was_busy = is_busy
         if now >= self._next_stats_at or fell_idle:
             self._next_stats_at = now + STATS_INTERVAL_S
             self._emit(

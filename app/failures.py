@@ -31,7 +31,14 @@ def failure_from(error: EngineError) -> Failure:
             return Failure("context_full", error.reason, error.hint)
         case ChatTemplateError():
             return Failure("template", message, error.hint)
+        case InvalidRequestError() if is_scheme_refused(error):
+            return Failure("request", error.reason, error.hint)
         case InvalidRequestError():
             return Failure("request", message, error.hint)
         case _:
             return Failure("compute", message, error.hint)
+
+
+def is_scheme_refused(error: EngineError) -> bool:
+    """Whether a model would open if its keys and values were stored in another way."""
+    return isinstance(error, InvalidRequestError) and error.field == "kv_scheme"

@@ -5,10 +5,12 @@ The QThread object lives on the GUI thread; only `run` and what it calls are on 
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QObject, QThread, Signal
 
-from app.engine_loop import EngineFactory, EngineLike, EngineLoop
+from app.engine_like import EngineFactory, EngineLike
+from app.engine_loop import EngineLoop
 from app.messages import Command, Shutdown
 from app.preload import import_engine
 from inference.config import EngineConfig
@@ -23,6 +25,7 @@ class EngineWorker(QThread):
     Args:
         engine_factory: Opens a model, on the engine thread; None takes the real engine, which
             is imported there, so that the window is on the screen before torch is loaded.
+        kv_dir: Where blocks are kept on disk; None if they are not.
 
     Signals:
         event: An `app.messages.Event`; delivered to the GUI thread.
@@ -31,10 +34,14 @@ class EngineWorker(QThread):
     event = Signal(object)  # type: ignore[assignment]  # Qt calls its own event() in C++ still
 
     def __init__(
-        self, engine_factory: EngineFactory | None = None, parent: QObject | None = None
+        self,
+        engine_factory: EngineFactory | None = None,
+        parent: QObject | None = None,
+        *,
+        kv_dir: Path | None = None,
     ) -> None:
         super().__init__(parent)
-        self._loop = EngineLoop(engine_factory or open_engine, self.event.emit)
+        self._loop = EngineLoop(engine_factory or open_engine, self.event.emit, kv_dir=kv_dir)
 
     def post(self, command: Command) -> None:
         """Queue a command; returns at once."""

@@ -4,17 +4,24 @@ Nothing here imports torch or Qt. `FakeEngineFactory` goes where EngineWorker ta
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from inference.config import EngineConfig, SamplingParams
-from inference.errors import ChatTemplateError, ContextOverflowError, EngineError
+from inference.config import EngineConfig
+from inference.errors import (
+    ChatTemplateError,
+    ContextOverflowError,
+    EngineError,
+    InvalidRequestError,
+)
 from inference.metrics import BlockCounts, EngineStats, ModelInfo, RequestMetrics
 from inference.request import (
     ChatMessage,
     FinishReason,
     GenerateRequest,
     LoadProgress,
+    PromptPart,
+    PromptSize,
     RequestId,
     StepOutput,
 )
@@ -50,6 +57,13 @@ class FakeScript:
         tokens_per_s: Pace of decode steps by `sleep`; None does not wait.
         prefill_steps: Steps before the first token.
         prefill_tokens: Length that each prompt pretends to have.
+        message_tokens: If set, each message counts so many tokens instead.
+        context_tokens: The most that it can hold.
+        prompt_parts: Comes with the first output of each request.
+        measure_error: Raised by `measure`.
+        refused_scheme: A load with this scheme is refused.
+        freed_bytes: What `forget` and `clear_cache` give.
+        tend_turns: So many times `tend` says that more is to be done.
         finish_reason: Of replies that come to their end.
         load_stages: Reported one by one while loading.
         load_error: Raised at the end of the load.
@@ -65,6 +79,13 @@ class FakeScript:
     tokens_per_s: float | None = None
     prefill_steps: int = 1
     prefill_tokens: int = 32
+    message_tokens: int | None = None
+    context_tokens: int = 2048
+    prompt_parts: tuple[tuple[int, PromptPart], ...] = ()
+    measure_error: EngineError | None = None
+    refused_scheme: str = ""
+    freed_bytes: int = 0
+    tend_turns: int = 0
     finish_reason: FinishReason = "stop"
     load_stages: tuple[str, ...] = ("Reading the file", "Loading weights")
     load_error: EngineError | None = None
@@ -95,6 +116,7 @@ class _Running:
     pieces: list[str]
     prefill_steps_left: int
     num_sampled: int = 0
+    parts: tuple[tuple[int, PromptPart], ...] = ()
 
 
 class FakeEngine:
@@ -103,6 +125,8 @@ class FakeEngine:
     Attributes:
         requests: All that were added, in order.
         is_closed: Whether `close` was called.
+        calls: Names and arguments of calls that keep the cache: forget, clear_cache, set_cache_budgets.
+        num_tends: How often `tend` was called.
     """
 
     def __init__(
@@ -118,6 +142,8 @@ class FakeEngine:
         self.requests: list[GenerateRequest] = []
         self.aborted: list[RequestId] = []
         self.is_closed = False
+        self.calls: list[tuple[object, ...]] = []
+        self.num_tends = 0
         self._running: dict[RequestId, _Running] = {}
         self._ended: list[StepOutput] = []
         for number, stage in enumerate(script.load_stages):
@@ -126,7 +152,15 @@ class FakeEngine:
             on_progress(LoadProgress(stage, number / len(script.load_stages)))
         if script.load_error is not None:
             raise script.load_error
-        self.info = make_model_info(path=path, has_chat_template=script.has_chat_template)
+        if script.refused_scheme and config.kv_scheme == script.refused_scheme:
+            raise InvalidRequestError(
+                "kv_scheme", f"{config.kv_scheme} would make this model worse."
+            )
+        self.info = make_model_info(
+            path=path,
+            has_chat_template=script.has_chat_template,
+            context_tokens=script.context_tokens,
+        )
 
     @property
     def has_work(self) -> bool:
@@ -137,15 +171,50 @@ class FakeEngine:
             raise self.script.request_error
         if not self.script.has_chat_template and not request.plain_text:
             raise ChatTemplateError("Fake 1B has no chat template.")
-        if self.script.prefill_tokens >= self.info.context_tokens:
-            raise ContextOverflowError(self.script.prefill_tokens, self.info.context_tokens)
+        num_tokens = self._num_tokens(request.messages or ())
+        if num_tokens >= self.info.context_tokens:
+            raise ContextOverflowError(num_tokens, self.info.context_tokens)
         number = len(self.requests)
         text = self.script.replies[min(number, len(self.script.replies) - 1)]
         self.requests.append(request)
         request_id = RequestId(number + 1)
         pieces = tokens_of(text)[: request.params.max_tokens]
-        self._running[request_id] = _Running(request, pieces, self.script.prefill_steps)
+        self._running[request_id] = _Running(
+            request, pieces, self.script.prefill_steps, parts=self.script.prompt_parts
+        )
         return request_id
+
+    def measure(self, messages: tuple[ChatMessage, ...], plain_text: bool = False) -> PromptSize:
+        if self.script.measure_error is not None:
+            raise self.script.measure_error
+        each = self.script.message_tokens or 1
+        return PromptSize(
+            self._num_tokens(messages),
+            self.info.context_tokens,
+            tuple(each * place for place in range(len(messages))),
+        )
+
+    def _num_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        each = self.script.message_tokens
+        return self.script.prefill_tokens if each is None else each * len(messages)
+
+    def tend(self) -> bool:
+        self.num_tends += 1
+        return self.num_tends <= self.script.tend_turns
+
+    def forget(self, conversation_id: str) -> int:
+        self.calls.append(("forget", conversation_id))
+        for request_id, running in list(self._running.items()):
+            if running.request.conversation_id == conversation_id:
+                self.abort(request_id)
+        return self.script.freed_bytes
+
+    def clear_cache(self) -> int:
+        self.calls.append(("clear_cache",))
+        return self.script.freed_bytes
+
+    def set_cache_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        self.calls.append(("set_cache_budgets", ram_bytes, disk_bytes))
 
     def step(self) -> list[StepOutput]:
         script = self.script
@@ -158,6 +227,10 @@ class FakeEngine:
         return ended + outputs
 
     def _step_one(self, request_id: RequestId, running: _Running) -> StepOutput:
+        parts, running.parts = running.parts, ()
+        return replace(self._next_output(request_id, running), prompt_parts=parts)
+
+    def _next_output(self, request_id: RequestId, running: _Running) -> StepOutput:
         script = self.script
         if running.prefill_steps_left > 1:
             running.prefill_steps_left -= 1
@@ -221,24 +294,6 @@ class FakeEngine:
         running = self._running.get(request_id)
         if running is not None:
             self._ended.append(self._final(request_id, running, "aborted"))
-
-    def generate(
-        self,
-        *,
-        conversation_id: str,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams,
-        plain_text: bool,
-    ) -> Iterator[StepOutput]:
-        request = GenerateRequest(
-            conversation_id, messages=tuple(messages), params=params, plain_text=plain_text
-        )
-        request_id = self.add_request(request)
-        return self._outputs_of(request_id)
-
-    def _outputs_of(self, request_id: RequestId) -> Iterator[StepOutput]:
-        while self.has_work:
-            yield from (output for output in self.step() if output.request_id == request_id)
 
     def stats(self) -> EngineStats:
         used = len(self._running)

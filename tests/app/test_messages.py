@@ -4,16 +4,23 @@ import pytest
 
 from app import messages
 from app.messages import (
+    CacheCleared,
+    ClearCache,
     Failure,
+    ForgetChat,
     Generate,
     LoadModel,
+    MeasurePrompt,
     ModelFailed,
     ModelLoading,
     ModelReady,
     ModelUnloaded,
+    PromptMeasured,
+    PromptRead,
     ReplyEnded,
     ReplyId,
     ReplyProgressed,
+    SetCacheBudgets,
     Shutdown,
     StatsSampled,
     StopReply,
@@ -21,22 +28,39 @@ from app.messages import (
 )
 from inference.config import EngineConfig, SamplingParams
 from inference.metrics import EngineStats, RequestMetrics
-from inference.request import ChatMessage
+from inference.request import ChatMessage, PromptPart
 from tests.app.fake_engine import make_model_info
 
 REPLY = ReplyId(1)
+PART = PromptPart((1, 2), bytes(16))
 ALL = [
     LoadModel("/m", EngineConfig()),
     UnloadModel(),
-    Generate(REPLY, "c", (ChatMessage("user", "Hi", (1,)),), SamplingParams(stop=("x",)), True),
+    Generate(
+        REPLY,
+        "c",
+        (ChatMessage("user", "Hi", (1,), PART),),
+        SamplingParams(stop=("x",)),
+        as_plain_text=True,
+        leave_out=True,
+        left_out=2,
+        keep_on_disk=False,
+    ),
     StopReply(REPLY),
+    MeasurePrompt(3, (ChatMessage("user", "Hi"),), as_plain_text=True),
+    ForgetChat("c", is_deleted=True),
+    ClearCache(),
+    SetCacheBudgets(None, 2**30),
     Shutdown(),
     ModelLoading("/m", "Reading the file", 0.5),
     ModelReady(make_model_info()),
-    ModelFailed("/m", Failure("memory", "Too big.", "Take a smaller one.")),
+    ModelFailed("/m", Failure("memory", "Too big.", "Take a smaller one."), True),
     ModelUnloaded(),
     ReplyProgressed(REPLY, "Hi", (1, 2), 3, RequestMetrics(prompt_tokens=3)),
     ReplyEnded(REPLY, "error", RequestMetrics(), Failure("bug", "b"), (1,)),
+    PromptRead(REPLY, ((0, PART),), left_out=2),
+    PromptMeasured(3, 100, 2048, fits=True),
+    CacheCleared(None, 4096),
     StatsSampled(EngineStats(), 1, 2),
 ]
 
