@@ -225,7 +225,9 @@ class _Stretch:
 
     def _start_of_first(self, place: _Place) -> int:
         """After what the template says by itself, if that is a turn of its own."""
-        turns = [n for n in range(place.piece) if self._markup[n] in self._tokenizer.eos_ids]
+        # Some models end a turn with the token that begins the next one, which is not the last here.
+        ends = self._tokenizer.eos_ids
+        turns = [n for n in range(place.piece - 1) if self._markup[n] in ends]
         return self._after_markup(turns[-1], place) if turns else 0
 
     def _start_after(self, before: _Place, place: _Place) -> int:

@@ -1,0 +1,191 @@
+"""Why a model reads again what it has read before in a chat. Pure Python; any thread.
+
+What a chat *had* is all up to the end of its last reply in the prompt, whoever wrote it, and all that
+the prompt shares with the chat's last sequence (its *trail*). Nothing was lost if that was reused but
+for the one token that must always be computed: so it is with a first message, a next one, an edit of
+the last message, another reply to it, and a branch whose blocks are all there. Otherwise, the first
+that holds:
+
+    damaged         a file could not be verified
+    evicted         blocks are missing that were there once, or whose text is the trail's
+    system_prompt   the trail has another text where this prompt has its system prompt, or before its
+                    first message
+    left_out        the oldest messages are not sent, and the trail has another text in what is now
+                    the first message
+    then, from the message at which reading begins anew, up to the first one that this model has read
+    as it is now (a reply with its ids in the prompt, or a message that was answered):
+    template        a reply with known ids is text, or is not there; or a message that was answered is
+                    written in another way
+    other_model     a reply has no ids of this model
+    edited          the trail has another text in a person's message before the last
+    at last
+    evicted         the trail is known
+    not_kept        it is not: cleared, or read with other settings only
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from inference.metrics import ReuseStop
+from inference.request import ChatMessage
+from inference.text.prompt_writer import Prompt
+
+ChainEnd = Literal["all_reused", "different_text", "evicted", "nothing_cached"]
+
+
+def why_reuse_stopped(
+    *,
+    prompt: Prompt,
+    messages: Sequence[ChatMessage] | None,
+    num_reused: int,
+    trail: Sequence[int] | None,
+    chain_end: ChainEnd,
+    was_damaged: bool,
+    has_left_out: bool,
+) -> tuple[ReuseStop | None, int | None]:
+    """Judge one request, once it is known how much of its prompt was reused.
+
+    Args:
+        prompt: What the model reads.
+        messages: From which the prompt was made; None if it came as ids.
+        num_reused: Its first tokens that need not be computed.
+        trail: Ids of this chat's last sequence, prompt and reply, as far as they were computed; None
+            if unknown.
+        chain_end: Why the cache had no more.
+        was_damaged: Whether something that was found could not be loaded.
+        has_left_out: Whether the chat's oldest messages are not among `messages`.
+
+    Returns:
+        The reason and the message's number as in `RequestMetrics`: of the message that is another
+        than before, else of the one where reading begins anew. Both None if nothing was lost.
+    """
+    view = _View(prompt, messages or (), num_reused, trail, has_left_out)
+    if num_reused >= min(view.had, len(prompt.token_ids)) - 1:
+        return None, None
+    reason: ReuseStop
+    index: int | None = view.message_at(num_reused)
+    if was_damaged:
+        reason = "damaged"
+    elif chain_end == "evicted" or num_reused < view.common - 1:
+        reason = "evicted"
+    else:
+        reason, index = view.text_reason() or ("not_kept" if trail is None else "evicted", index)
+    return reason, view.number(index)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One request, and the questions about it. A message is named by its index, -1 what is before."""
+
+    prompt: Prompt
+    messages: Sequence[ChatMessage]
+    num_reused: int
+    trail: Sequence[int] | None
+    has_left_out: bool
+
+    @property
+    def common(self) -> int:
+        """How many tokens the prompt shares with the trail."""
+        pairs = zip(self.prompt.token_ids, self.trail or (), strict=False)
+        return next((n for n, (a, b) in enumerate(pairs) if a != b), min(self._lengths))
+
+    @property
+    def had(self) -> int:
+        """How many tokens of the prompt the chat had, before the message that is answered now."""
+        spoken = [
+            self._end_of(n)
+            for n, message in enumerate(self.messages[:-1])
+            if message.role == "assistant" and (message.content or message.token_ids)
+        ]
+        return max(self.common, *spoken[-1:], 0)
+
+    def message_at(self, position: int) -> int:
+        """The message that a token belongs to."""
+        starts = self.prompt.message_starts
+        return max((n for n, start in enumerate(starts) if start <= position), default=-1)
+
+    def number(self, index: int | None) -> int | None:
+        """The message's number in `RequestMetrics`."""
+        if index is None or not self.messages:
+            return None
+        return max(0, index + 1 - self._first)
+
+    def text_reason(self) -> tuple[ReuseStop, int | None] | None:
+        """What of the text is another than before."""
+        if not self.messages:
+            return None
+        at = self.message_at(self.common) if self._differs else None
+        if at is not None and at < self._first:
+            return "system_prompt", -1
+        at = max(self.message_at(self.num_reused), -1 if at is None else at)
+        if self._differs and at == self._first:
+            if self.has_left_out:
+                return "left_out", at
+            if self._begins_otherwise(at):
+                return "system_prompt", -1
+        return self._changed_from(max(0, at))
+
+    def _changed_from(self, first: int) -> tuple[ReuseStop, int] | None:
+        asked = [n for n, message in enumerate(self.messages) if message.role != "assistant"]
+        edited = self.message_at(self.common) if self._differs else None
+        for n, message in enumerate(self.messages):
+            if n < first or self._end_of(n) <= self.num_reused + 1:
+                continue
+            if n in self.prompt.changed_replies or self._is_rewritten(n):
+                return "template", n
+            if message.token_ids or message.part is not None:
+                return None  # this was read as it is now, so its blocks are missing
+            if message.role == "assistant" and message.content:
+                return "other_model", n
+            if n == edited and n in asked[:-1]:
+                return "edited", n
+        return None
+
+    def _begins_otherwise(self, index: int) -> bool:
+        """Whether the first message is the same as before, and only what is before it another."""
+        starts = (*self.prompt.message_starts, len(self.prompt.token_ids))
+        if index == 1 and starts[0] == starts[1]:
+            return False  # the template writes the system prompt somewhere else
+        message_ids = self.prompt.token_ids[self.common : starts[index + 1]]
+        return self._is_rewritten(index) or (
+            index == 0 and _contains(self.trail or (), message_ids)
+        )
+
+    def _is_rewritten(self, index: int) -> bool:
+        """Whether a message was answered by this model, and is now written in another way."""
+        is_new = any(n == index for n, _ in self.prompt.new_parts)
+        return is_new and self.messages[index].part is not None
+
+    @property
+    def _differs(self) -> bool:
+        """Whether the trail has another text somewhere, and does not just end."""
+        return self.common < min(self._lengths)
+
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        return len(self.prompt.token_ids), len(self.trail or ())
+
+    @property
+    def _first(self) -> int:
+        """The first message that is not the system prompt."""
+        return 1 if self.messages and self.messages[0].role == "system" else 0
+
+    def _end_of(self, index: int) -> int:
+        """Where a reply ends in the prompt: its markup is not counted, if its ids are there."""
+        message = self.messages[index]
+        starts = (*self.prompt.message_starts, len(self.prompt.token_ids))
+        if message.token_ids and index not in self.prompt.changed_replies:
+            return starts[index] + len(message.token_ids)
+        return starts[index + 1]
+
+
+def _contains(token_ids: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether ids are somewhere in others, one after the other."""
+    where = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    what = struct.pack(f"<{len(wanted)}I", *wanted)
+    found = where.find(what)
+    while found >= 0 and found % 4:
+        found = where.find(what, found + 1)
+    return found >= 0

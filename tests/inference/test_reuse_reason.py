@@ -1,0 +1,303 @@
+"""Turns of a chat, made by real templates: what was lost, from where, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from inference.metrics import ReuseStop
+from inference.request import ChatMessage
+from inference.reuse_reason import ChainEnd, why_reuse_stopped
+from inference.text.chat_template import ChatTemplate
+from inference.text.prompt import Prompt, build_prompt
+from inference.text.tokenizer import Tokenizer
+from tests.inference import family_templates as families
+from tests.inference.text_models import family_tokenizer, starter_metadata
+
+BOS_OF = {"LLAMA3": "<|begin_of_text|>", "MISTRAL": "<s>", "GEMMA": "<bos>"}
+FAMILIES = ["CHATML", "LLAMA3", "MISTRAL", "GEMMA", "QWEN3", "PHI3"]
+THINKING = "<think>\nhm\n</think>\n\n"
+
+
+@dataclass
+class Chat:
+    """A model that reads all of a chat and keeps all of it."""
+
+    template: ChatTemplate
+    tokenizer: Tokenizer
+    messages: list[ChatMessage]
+    trail: tuple[int, ...] = ()
+
+    def prompt(self) -> Prompt:
+        return build_prompt(self.messages, template=self.template, tokenizer=self.tokenizer)
+
+    def answer(self, text: str, *, is_known: bool = True) -> None:
+        """The model replies; the message before keeps its part."""
+        prompt = self.prompt()
+        for index, part in prompt.new_parts:
+            self.messages[index] = replace(self.messages[index], part=part)
+        ids = tuple(self.tokenizer.encode_text(text, after="text"))
+        self.trail = (*prompt.token_ids, *ids)
+        self.messages.append(ChatMessage("assistant", text, ids if is_known else None))
+
+    def ask(self, text: str) -> None:
+        self.messages.append(ChatMessage("user", text))
+
+    def common(self) -> int:
+        pairs = zip(self.prompt().token_ids, self.trail, strict=False)
+        same = [a == b for a, b in pairs]
+        return same.index(False) if False in same else len(same)
+
+    def why(
+        self,
+        num_reused: int | None = None,
+        *,
+        has_trail: bool = True,
+        chain_end: ChainEnd = "different_text",
+        was_damaged: bool = False,
+        has_left_out: bool = False,
+    ) -> tuple[ReuseStop | None, int | None]:
+        """As if all that is the trail's was reused, if nothing else is said."""
+        return why_reuse_stopped(
+            prompt=self.prompt(),
+            messages=self.messages,
+            num_reused=self.common() if num_reused is None else num_reused,
+            trail=self.trail if has_trail else None,
+            chain_end=chain_end,
+            was_damaged=was_damaged,
+            has_left_out=has_left_out,
+        )
+
+
+def make_chat(path: Path, name: str = "CHATML", *, system: str | None = "Be brief.") -> Chat:
+    """Two turns and a third question: messages 1 to 5 without the system prompt."""
+    tokenizer = family_tokenizer(path, bos=BOS_OF.get(name))
+    source = (
+        starter_metadata(path)["tokenizer.chat_template"]
+        if name == "STARTER"
+        else getattr(families, name)
+    )
+    chat = Chat(ChatTemplate(source, tokenizer.bos_token, "</s>"), tokenizer, [])
+    if system is not None:
+        chat.messages.append(ChatMessage("system", system))
+    chat.ask("What is the capital of France?")
+    chat.answer("It is Paris, as far as I know.")
+    chat.ask("And of Italy?")
+    chat.answer("Rome is the capital of Italy.")
+    chat.ask("And of Spain?")
+    return chat
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_next_turn_edit_and_another_reply_lose_nothing(
+    starter_model_path: Path, name: str, system: str | None
+) -> None:
+    chat = make_chat(starter_model_path, name, system=system)
+    assert chat.common() == len(chat.trail)
+    assert chat.why() == (None, None)
+    assert chat.why(len(chat.trail) - 1) == (None, None)  # its last token was never computed
+    chat.answer("Madrid.")
+    chat.messages.pop()
+    assert chat.why() == (None, None)
+    chat.messages[-1] = ChatMessage("user", "And, by the way, of Peru?")
+    assert chat.common() < len(chat.trail)
+    assert chat.why() == (None, None)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+def test_first_message_and_its_edit_lose_nothing(starter_model_path: Path, name: str) -> None:
+    chat = make_chat(starter_model_path, name)
+    del chat.messages[2:]
+    assert chat.why(0, has_trail=False, chain_end="nothing_cached") == (None, None)
+    chat.messages[-1] = ChatMessage("user", "Who are you?")
+    assert chat.why() == (None, None)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+def test_rows_that_are_missing_gave_way(starter_model_path: Path, name: str) -> None:
+    chat = make_chat(starter_model_path, name)
+    starts = chat.prompt().message_starts
+    assert chat.why(0, chain_end="nothing_cached") == ("evicted", 0)
+    assert chat.why(starts[1]) == ("evicted", 1)
+    assert chat.why(starts[2]) == ("evicted", 2)
+    assert chat.why(len(chat.trail) - 2) == ("evicted", 4)
+    assert chat.why(starts[3] + 2, was_damaged=True) == ("damaged", 3)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+def test_chat_of_which_nothing_is_known_was_not_kept(starter_model_path: Path, name: str) -> None:
+    chat = make_chat(starter_model_path, name)
+    starts = chat.prompt().message_starts
+    assert chat.why(0, has_trail=False, chain_end="nothing_cached") == ("not_kept", 0)
+    assert chat.why(starts[1], has_trail=False) == ("not_kept", 1)
+    assert chat.why(starts[1], has_trail=False, chain_end="evicted") == ("evicted", 1)
+    bare = make_chat(starter_model_path, name, system=None)
+    first = 0 if name == "STARTER" else 1  # the template has a system prompt of its own
+    assert bare.why(0, has_trail=False) == ("not_kept", first)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("Be brief.", "Be funny."), ("Be brief.", None), (None, "Be brief."), ("a b c", "a b c d")],
+)
+def test_another_system_prompt_is_told(
+    starter_model_path: Path, name: str, before: str | None, after: str | None
+) -> None:
+    chat = make_chat(starter_model_path, name, system=before)
+    if before is not None:
+        chat.messages.pop(0)
+    if after is not None:
+        chat.messages.insert(0, ChatMessage("system", after))
+    assert chat.why() == ("system_prompt", 0)
+    if after is not None:
+        # Another chat has the new one.
+        assert chat.why(chat.prompt().message_starts[1]) == ("system_prompt", 0)
+
+
+@pytest.mark.parametrize("name", ["STARTER", "CHATML", "LLAMA3", "QWEN3"])
+def test_system_prompt_that_is_gone_is_told_without_parts(
+    starter_model_path: Path, name: str
+) -> None:
+    chat = make_chat(starter_model_path, name)
+    chat.messages = [replace(message, part=None) for message in chat.messages[1:]]
+    assert chat.why() == ("system_prompt", 0)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_messages_left_out_are_told(
+    starter_model_path: Path, name: str, system: str | None
+) -> None:
+    chat = make_chat(starter_model_path, name, system=system)
+    first = 0 if system is None else 1
+    del chat.messages[first : first + 2]
+    assert chat.why(has_left_out=True) == ("left_out", 1)
+    chat.answer("Madrid.")
+    chat.ask("And of Portugal?")
+    assert chat.why(has_left_out=True) == (None, None)  # the same as last time
+
+
+def test_thoughts_that_the_template_drops_are_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path, "QWEN3")
+    chat.answer(THINKING + "Madrid is.")
+    chat.ask("And of Portugal?")
+    assert 6 in chat.prompt().changed_replies
+    assert chat.why() == ("template", 6)
+    # The next turn has the text without thoughts where the model read it.
+    chat.answer("Lisbon.")
+    chat.ask("Thanks.")
+    assert chat.why() == (None, None)
+    assert chat.why(0, has_trail=False) == ("not_kept", 0)
+
+
+def test_thoughts_of_the_first_reply_are_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path, "QWEN3", system=None)
+    del chat.messages[1:]
+    chat.answer(THINKING + "Paris.")
+    chat.ask("Thanks.")
+    assert chat.why() == ("template", 2)
+    prompt = chat.prompt()
+    assert chat.why(prompt.message_starts[1], has_trail=False) == ("template", 2)
+    assert chat.why(0, has_trail=False) == ("not_kept", 1)
+
+
+def test_message_that_the_template_writes_otherwise_is_told(starter_model_path: Path) -> None:
+    """As some do: the system prompt stands in the last message."""
+    tokenizer = family_tokenizer(starter_model_path)
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST]{% if loop.last %}"
+        "{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]{% elif loop.index0 %}"
+        "{{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    chat = Chat(ChatTemplate(source, "", "</s>"), tokenizer, [ChatMessage("system", "Be brief.")])
+    chat.ask("Hi")
+    chat.answer("Hello!")
+    chat.ask("Bye")
+    assert chat.why() == ("template", 1)
+    chat.answer("See you.")
+    chat.ask("Wait")
+    assert chat.why() == ("template", 3)
+
+
+def test_reply_of_another_model_is_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path)
+    chat.messages.append(ChatMessage("assistant", "Madrid, says another model."))
+    chat.ask("And of Portugal?")
+    assert chat.why() == ("other_model", 6)
+    assert chat.why(len(chat.trail) - 1) == ("other_model", 6)
+    chat.answer("Lisbon.")
+    chat.ask("Thanks.")
+    assert chat.why() == (None, None)
+    assert chat.why(0, has_trail=False) == ("not_kept", 0)
+
+
+def test_chat_of_another_model_is_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path)
+    chat.messages = [ChatMessage(m.role, m.content) for m in chat.messages]
+    assert chat.why(0, has_trail=False, chain_end="nothing_cached") == ("other_model", 2)
+
+
+def test_earlier_message_that_was_edited_is_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path)
+    chat.messages[3] = ChatMessage("user", "And of Germany?")
+    assert chat.why() == ("edited", 3)
+    chat.messages[1] = ChatMessage("user", "Where is Paris?")
+    assert chat.why() == ("edited", 1)
+
+
+def test_older_branch_loses_nothing_or_gave_way(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path)
+    older = list(chat.messages)
+    del chat.messages[3:]
+    chat.ask("Is it big?")
+    chat.answer("Quite.")
+    chat.messages = older
+    prompt = chat.prompt()
+    end = prompt.message_starts[4] + len(chat.messages[4].token_ids or ())
+    assert chat.common() < end
+    assert chat.why(end) == (None, None)
+    assert chat.why(end - 1) == (None, None)
+    assert chat.why(end - 2) == ("evicted", 4)
+    assert chat.why() == ("evicted", 3)
+    assert chat.why(was_damaged=True) == ("damaged", 3)
+
+
+def judge_ids(num_reused: int, trail: Sequence[int] | None) -> tuple[ReuseStop | None, int | None]:
+    return why_reuse_stopped(
+        prompt=Prompt((1, 2, 3, 4, 5)),
+        messages=None,
+        num_reused=num_reused,
+        trail=trail,
+        chain_end="nothing_cached",
+        was_damaged=False,
+        has_left_out=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_reused", "trail", "reason"),
+    [
+        (0, None, None),
+        (0, (), None),
+        (0, (9, 2), None),
+        (4, (1, 2, 3, 4, 5, 6), None),
+        (3, (1, 2, 3, 4, 5, 6), "evicted"),
+        (1, (1, 2, 9), None),
+        (0, (1, 2, 9), "evicted"),
+    ],
+)
+def test_ready_ids_are_compared_with_the_trail(
+    num_reused: int, trail: tuple[int, ...] | None, reason: ReuseStop | None
+) -> None:
+    assert judge_ids(num_reused, trail) == (reason, None)
+
+
+def test_prompt_that_a_person_lets_go_on_from_a_reply_loses_nothing(
+    starter_model_path: Path,
+) -> None:
+    chat = make_chat(starter_model_path)
+    chat.messages.append(ChatMessage("assistant", "It is"))
+    assert chat.why() == (None, None)
