@@ -10,80 +10,36 @@ one token each; then those in the middle of a prompt; then new ones, first come,
       num_computed        9           so this one decodes: 1 token is pending
 
 If blocks run out, the youngest running sequence gives all of its own back and waits at the head of
-the queue. It keeps its tokens and is computed again, mostly from cached blocks. The oldest is never
-put back, so it always goes on, and each of the others becomes the oldest one day.
+the queue. It keeps its tokens and is attached again, mostly to cached blocks or to what was put
+aside in RAM. The oldest is never put back, so it always goes on, and each of the others becomes the
+oldest one day.
+
+What a new sequence reuses may lie in RAM or on disk. Then it holds its blocks and is *loading* while
+others are computed, and runs when the load has ended:
+
+      waiting ──► loading ──► running ──► gone          removed while loading: *draining*, since the
+         ▲  └─────────────────▲  │                      blocks belong to the mover until it is done
+         └──── preempted ────────┘
 
 Source: the scheduling of vLLM's v1 engine (Kwon et al. 2023, "PagedAttention", section 4.5, for
     preemption by recomputation). We differ: a sequence is admitted only if its whole prompt fits
     beside what the running ones still have to compute.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
+import bisect
+import time
+from collections.abc import Callable
 
 from inference.errors import ContextOverflowError
-from inference.kv_cache.manager import ChainEnd, KvCacheManager
+from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.tiers import BlockMover
+from inference.loads import Loads
 from inference.request import RequestId
+from inference.sequence import ScheduledChunk, Sequence
+
+__all__ = ["DEFAULT_MAX_RUNNING", "ScheduledChunk", "Scheduler", "Sequence"]
 
 DEFAULT_MAX_RUNNING = 16
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """The tokens of one request and where their values lie.
-
-    Attributes:
-        request_id: Whose it is.
-        conversation_id: The chat that it belongs to.
-        token_ids: Prompt, then what was sampled. The truth about the history.
-        arrival: When it was added, in the engine's clock, seconds.
-        num_prompt_tokens: How many of `token_ids` are the prompt.
-        num_computed: How many of them have values in the blocks of `block_table`.
-        block_table: Ids of its blocks in order.
-        num_reused: Prompt tokens that were cached when it first ran.
-        reuse_stop: Why not more; None until it first runs.
-    """
-
-    request_id: RequestId
-    conversation_id: str
-    token_ids: list[int]
-    arrival: float = 0.0
-    num_prompt_tokens: int = field(init=False)
-    num_computed: int = field(init=False, default=0)
-    block_table: list[int] = field(init=False, default_factory=list)
-    num_reused: int = field(init=False, default=0)
-    reuse_stop: ChainEnd | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        assert self.token_ids, "a sequence needs at least one token"
-        self.token_ids = list(self.token_ids)
-        self.num_prompt_tokens = len(self.token_ids)
-
-    @property
-    def num_pending(self) -> int:
-        """Tokens that are known and not computed."""
-        return len(self.token_ids) - self.num_computed
-
-    def append(self, token_id: int) -> None:
-        """Add a sampled token, to be computed in the next step."""
-        self.token_ids.append(token_id)
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledChunk:
-    """A run of one sequence's tokens to compute in this step; their slots are in its table.
-
-    Attributes:
-        sequence: Whose.
-        start: Index of the first token; everything before it is computed.
-        num_tokens: At least 1.
-        needs_logits: Whether these are the last tokens known, so that the next one is sampled.
-    """
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    needs_logits: bool
 
 
 class Scheduler:
@@ -97,7 +53,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, kv: KvCacheManager, *, token_budget: int, max_running: int = DEFAULT_MAX_RUNNING
+        self,
+        kv: KvCacheManager,
+        *,
+        token_budget: int,
+        max_running: int = DEFAULT_MAX_RUNNING,
+        mover: BlockMover | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Start with empty queues.
 
@@ -105,6 +67,8 @@ class Scheduler:
             kv: Where blocks come from; used by this scheduler alone.
             token_budget: Most tokens of one step, at least 1.
             max_running: Most sequences that hold blocks, at least 1.
+            mover: Loads blocks from RAM and disk; needed if the manager has such tiers.
+            clock: Seconds, never falling; for how long loads take.
         """
         if token_budget < 1 or max_running < 1:
             raise ValueError(f"must be at least 1: {token_budget=}, {max_running=}.")
@@ -113,17 +77,30 @@ class Scheduler:
         self._token_budget = token_budget
         self._max_running = max_running
         self._running: dict[RequestId, Sequence] = {}  # oldest first
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: list[Sequence] = []  # oldest first
+        self._loads = Loads(kv, mover, clock)
+        self._num_added = 0
+        self._is_stuck = False
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence is here."""
-        return bool(self._running or self._waiting)
+        return bool(self._running or self._waiting or self._loads.sequences)
+
+    @property
+    def is_only_loading(self) -> bool:
+        """Whether the last `schedule` found nothing to compute, and a transfer has to end first."""
+        return self.has_work and self._is_stuck and self._is_transferring
 
     @property
     def running(self) -> tuple[Sequence, ...]:
-        """Sequences that hold blocks, oldest first."""
+        """Sequences that are computed, oldest first."""
         return tuple(self._running.values())
+
+    @property
+    def loading(self) -> tuple[Sequence, ...]:
+        """Sequences that hold blocks whose rows are on their way."""
+        return self._loads.sequences
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -140,10 +117,20 @@ class Scheduler:
         if len(sequence.token_ids) > capacity:
             raise ContextOverflowError(len(sequence.token_ids), capacity)
         assert not self._find(sequence.request_id), f"{sequence.request_id} is already here"
+        self._num_added += 1
+        sequence.place = self._num_added
         self._waiting.append(sequence)
+        self._is_stuck = False
 
-    def remove(self, request_id: RequestId) -> Sequence | None:
-        """Take a sequence out, finished or aborted; its published blocks stay cached.
+    def remove(self, request_id: RequestId, *, seal: bool = True) -> Sequence | None:
+        """Take a sequence out, finished or aborted; what it computed stays cached.
+
+        Blocks that are being loaded for it are released when the load has ended.
+
+        Args:
+            request_id: Whose.
+            seal: Whether to keep its last block too, partly filled as it is. Not after a step that
+                failed.
 
         Returns:
             It, without blocks; None if it is not here.
@@ -151,9 +138,11 @@ class Scheduler:
         sequence = self._find(request_id)
         if sequence is None:
             return None
-        if self._running.pop(request_id, None) is None:
+        self._is_stuck = False
+        if self._running.pop(request_id, None) is not None:
+            self._release(sequence, seal=seal)
+        elif not self._loads.abandon(sequence):
             self._waiting.remove(sequence)
-        self._kv.release(sequence.block_table)
         return sequence
 
     def schedule(self) -> list[ScheduledChunk]:
@@ -163,6 +152,9 @@ class Scheduler:
             Chunks in the order decodes, prompts, new ones; together at most `token_budget` tokens;
             at most one of each sequence. Empty only if nothing can be computed.
         """
+        self.drain_loads()
+        for sequence in self._loads.poll():
+            self._run(sequence)
         step = _Step(self._token_budget)
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
@@ -170,6 +162,7 @@ class Scheduler:
             if step.budget > 0 and sequence.request_id in self._running:
                 self._continue(sequence, step)
         self._admit(step)
+        self._is_stuck = not step.chunks
         return list(step.chunks.values())
 
     def commit(self, chunks: list[ScheduledChunk]) -> None:
@@ -181,7 +174,16 @@ class Scheduler:
             sequence = chunk.sequence
             if self._running.get(sequence.request_id) is sequence:
                 sequence.num_computed = chunk.start + chunk.num_tokens
-                self._kv.publish(sequence.block_table, sequence.token_ids, sequence.num_computed)
+                self._kv.publish(
+                    sequence.block_table,
+                    sequence.token_ids,
+                    sequence.num_computed,
+                    sequence.conversation_id,
+                )
+
+    def drain_loads(self) -> None:
+        """Release blocks of removed sequences whose loads have ended."""
+        self._loads.drain()
 
     def check_integrity(self) -> None:
         """Prove that tables, blocks and counts agree.
@@ -189,7 +191,8 @@ class Scheduler:
         Raises:
             RuntimeError: They do not; the message says where.
         """
-        self._kv.check_integrity([sequence.block_table for sequence in self._running.values()])
+        tables = [sequence.block_table for sequence in self._running.values()]
+        self._kv.check_integrity(tables + self._loads.tables)
         for sequence in self._running.values():
             if self._kv.blocks_for(sequence.num_computed) > len(sequence.block_table):
                 raise RuntimeError(f"Request {sequence.request_id} has values without blocks.")
@@ -197,16 +200,36 @@ class Scheduler:
             if sequence.block_table or sequence.num_computed:
                 raise RuntimeError(f"Request {sequence.request_id} waits and holds blocks.")
 
+    @property
+    def _is_transferring(self) -> bool:
+        # Blocks come back by themselves: of loads, and those that are kept while they are saved.
+        return self._loads.is_under_way or self._kv.num_pinned > 0
+
     def _find(self, request_id: RequestId) -> Sequence | None:
-        waiting = (sequence for sequence in self._waiting if sequence.request_id == request_id)
-        return self._running.get(request_id) or next(waiting, None)
+        others = [*self._waiting, *self._loads.sequences]
+        found = (sequence for sequence in others if sequence.request_id == request_id)
+        return self._running.get(request_id) or next(found, None)
+
+    def _run(self, sequence: Sequence) -> None:
+        # Loads end in any order, and who came first stays first.
+        self._running[sequence.request_id] = sequence
+        self._running = dict(sorted(self._running.items(), key=lambda item: item[1].place))
+
+    def _release(self, sequence: Sequence, *, seal: bool) -> None:
+        table, num_computed = sequence.block_table, sequence.num_computed
+        if seal:
+            self._kv.seal(table, sequence.token_ids, num_computed, sequence.conversation_id)
+        self._kv.release(table)
 
     def _continue(self, sequence: Sequence, step: "_Step") -> None:
         num_tokens = min(sequence.num_pending, step.budget)
         while not self._kv.grow(sequence.block_table, sequence.num_computed + num_tokens):
-            youngest = next(reversed(self._running.values()))
             if len(self._running) == 1:
-                raise RuntimeError(f"Request {sequence.request_id} is alone and does not fit.")
+                if not self._is_transferring:
+                    raise RuntimeError(f"Request {sequence.request_id} is alone and does not fit.")
+                step.is_starved = True
+                return
+            youngest = next(reversed(self._running.values()))
             self._preempt(youngest, step)
             if youngest is sequence:
                 return
@@ -215,41 +238,50 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, step: "_Step") -> None:
         step.drop(sequence)
         del self._running[sequence.request_id]
-        self._kv.release(sequence.block_table)
+        self._release(sequence, seal=True)
         sequence.num_computed = 0
-        self._waiting.appendleft(sequence)
+        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.place)
         self.preemptions += 1
 
     def _admit(self, step: "_Step") -> None:
-        while self._waiting and step.budget > 0 and len(self._running) < self._max_running:
-            if not self._attach(self._waiting[0]):
+        # Nobody is let in before one that runs and waits for blocks.
+        while self._waiting and step.budget > 0 and not step.is_starved:
+            num_holding = len(self._running) + len(self._loads.sequences)
+            if num_holding >= self._max_running or not self._attach(self._waiting[0], step):
                 return
-            sequence = self._waiting.popleft()
-            self._running[sequence.request_id] = sequence
-            num_tokens = min(sequence.num_pending, step.budget)
-            has_grown = self._kv.grow(sequence.block_table, sequence.num_computed + num_tokens)
-            assert has_grown, "there was room for the whole prompt"
-            step.add(sequence, num_tokens)
 
-    def _attach(self, sequence: Sequence) -> bool:
+    def _attach(self, sequence: Sequence, step: "_Step") -> bool:
         # The whole prompt must fit, or it would soon be put back again. The running ones have all
         # that they know of by now, or there would be no budget left. And who was put back in this
         # step is not admitted in it: it gave fewer blocks than it wants, since another took some.
         # Alone, anything that add() let in does fit.
         if self._kv.num_available == 0:
             return False
-        hit = self._kv.attach(sequence.token_ids)
-        table = list(hit.block_ids)
-        wanted = self._kv.blocks_for(len(sequence.token_ids)) - len(table)
-        if wanted > self._kv.num_available:
-            self._kv.release(table)
+        hit = self._kv.attach(sequence.token_ids, sequence.conversation_id)
+        if hit is None:
             return False
-        sequence.block_table = table
+        self._waiting.remove(sequence)
+        is_first_time = sequence.chain_end is None
+        if is_first_time:
+            sequence.chain_end = hit.end
+        sequence.block_table = list(hit.block_ids)
+        if hit.loads:
+            # All blocks of the prompt now, or another would be let in that leaves none.
+            self._grow_for_prompt(sequence, len(sequence.token_ids))
+            self._loads.begin(sequence, hit, is_first_time=is_first_time)
+            return True
         sequence.num_computed = hit.num_tokens
-        if sequence.reuse_stop is None:
+        if is_first_time:
             sequence.num_reused = hit.num_tokens
-            sequence.reuse_stop = hit.reuse_stop
+        self._run(sequence)
+        num_tokens = min(sequence.num_pending, step.budget)
+        self._grow_for_prompt(sequence, sequence.num_computed + num_tokens)
+        step.add(sequence, num_tokens)
         return True
+
+    def _grow_for_prompt(self, sequence: Sequence, num_tokens: int) -> None:
+        has_grown = self._kv.grow(sequence.block_table, num_tokens)
+        assert has_grown, "there was room for the whole prompt"
 
 
 class _Step:
@@ -258,6 +290,7 @@ class _Step:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.chunks: dict[RequestId, ScheduledChunk] = {}
+        self.is_starved = False
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         start = sequence.num_computed

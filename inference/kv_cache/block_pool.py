@@ -1,4 +1,4 @@
-"""Which KV blocks are free, cached or used, and which text each full one holds.
+"""Which KV blocks are free, cached or used, and which text each holds.
 
 Pure Python; owned by the KV cache manager, on the engine thread. Nothing here touches a tensor.
 
@@ -10,15 +10,20 @@ Pure Python; owned by the KV cache manager, on the engine thread. Nothing here t
          └──────── indexed ─► cached      oldest release first in line for eviction
 
 free:   ref_count 0, holds nothing of worth.     cached: ref_count 0, in the index.
-used:   ref_count > 0, in the index or not.      A used block that is indexed or shared (ref_count
-> 1) is immutable; that rule is all there is to copy-on-write.
+used:   ref_count > 0, in the index or not.      A used block that has a text, or that is shared
+(ref_count > 1), is immutable; that rule is all there is to copy-on-write.
+
+Of blocks with the same text one is in the index. The others are its twins, all of them used: one
+takes its place when it is released. So a text whose key leaves the index lies in no block that
+could come back.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from inference.kv_cache.block import Block, BlockHash, Prefix
 from inference.kv_cache.free_runs import FreeRuns
+from inference.kv_cache.prefix_index import Match, PrefixIndex
 from inference.metrics import BlockCounts
 
 MAX_EVICTION_BATCH = 16
@@ -32,17 +37,32 @@ class BlockPool:
         evictions: How many cached blocks had to give way so far.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        on_evict: Callable[[int, Prefix], None] = lambda block_id, prefix: None,
+        on_gone: Callable[[BlockHash], None] = lambda key: None,
+    ) -> None:
+        """Make a pool of free blocks.
+
+        Args:
+            num_blocks: At least 1.
+            on_evict: Called with a cached block that is about to give way, while its rows are there.
+            on_gone: Called with each key that no block is found by any more.
+        """
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, not {num_blocks}.")
         self.num_blocks = num_blocks
         self.evictions = 0
+        self._on_evict = on_evict
+        self._on_gone = on_gone
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = FreeRuns(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest release first
-        self._index: dict[BlockHash, Block] = {}
-        self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # oldest first, bounded
-        self._max_evicted = max(1024, 4 * num_blocks)
+        self._index = PrefixIndex()
+        self._twins: dict[BlockHash, list[int]] = {}
+        self._pins: Counter[int] = Counter()
         # Blocks are evicted a few at a time, so that a table that grows one by one in a full pool
         # gets neighbours in ascending order, and not a chain's tail backwards.
         self._eviction_batch = max(1, min(MAX_EVICTION_BATCH, num_blocks // 64))
@@ -52,11 +72,24 @@ class BlockPool:
         """Blocks that can be allocated: free and cached."""
         return len(self._free) + len(self._cached)
 
+    @property
+    def num_pinned(self) -> int:
+        """Blocks that are kept for a transfer."""
+        return len(self._pins)
+
+    def __contains__(self, key: BlockHash) -> bool:
+        """Whether a block can be found by this key."""
+        return key in self._index
+
     def counts(self) -> BlockCounts:
         """Blocks by state."""
         free, cached = len(self._free), len(self._cached)
         used = self.num_blocks - free - cached
         return BlockCounts(total=self.num_blocks, free=free, cached=cached, used=used)
+
+    def keys(self) -> set[BlockHash]:
+        """Keys by which a block can be found."""
+        return self._index.keys()
 
     def allocate(self, count: int, *, after: int | None = None) -> list[int] | None:
         """Take blocks, each with one reference; cached ones give way when too few are free.
@@ -79,10 +112,11 @@ class BlockPool:
             self._blocks[block_id].ref_count = 1
         return taken
 
-    def reference(self, block: Block) -> None:
+    def reference(self, block_id: int) -> None:
         """Add a reference to a used or cached block."""
+        block = self._blocks[block_id]
         if block.ref_count == 0:
-            del self._cached[block.block_id]
+            del self._cached[block_id]
         block.ref_count += 1
 
     def release(self, block_id: int) -> None:
@@ -92,61 +126,120 @@ class BlockPool:
         block.ref_count -= 1
         if block.ref_count > 0:
             return
-        # A duplicate steps in where the block that it equals was evicted meanwhile.
-        if block.prefix is not None and self._index.setdefault(block.prefix.key, block) is block:
-            self._remember(block)
-            return
-        block.prefix = None
-        self._free.add(block_id)
+        if block.prefix is not None and self._index.place_of(block.prefix.key) == block_id:
+            twin_id = self._take_twin(block.prefix.key)
+            if twin_id is None:
+                self._cached[block_id] = None
+                return
+            self._index.add(block.prefix, twin_id)
+        self._free_block(block)
+
+    def pin(self, block_ids: Sequence[int]) -> None:
+        """Keep used or cached blocks as they are while they are transferred."""
+        for block_id in block_ids:
+            self.reference(block_id)
+            self._pins[block_id] += 1
+
+    def unpin(self, block_ids: Sequence[int]) -> None:
+        """Take pins back, the last block first."""
+        for block_id in reversed(block_ids):
+            assert self._pins[block_id] > 0, f"block {block_id} is not pinned"
+            self._pins[block_id] -= 1
+            if not self._pins[block_id]:
+                del self._pins[block_id]
+            self.release(block_id)
 
     def prefix_of(self, block_id: int) -> Prefix | None:
-        """What a block holds; None while it is not full and computed."""
+        """What a block holds; None while it may be written."""
         return self._blocks[block_id].prefix
 
-    def find(
-        self, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]
-    ) -> Block | None:
+    def find(self, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]) -> int | None:
         """The block that holds `token_ids` after `parent`, proven by content; None if none does."""
-        block = self._index.get(key)
-        if block is None or block.prefix is None or not block.prefix.continues(parent, token_ids):
-            return None
-        return block
+        return self._index.find(key, parent, token_ids)
+
+    def matches(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> Iterator[Match]:
+        """All blocks that go on after `parent` with at least the first of `token_ids`."""
+        return self._index.matches(parent, token_ids)
 
     def publish(
         self, block_id: int, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]
     ) -> Prefix:
-        """Say what a used block holds, from now on unchanged, and index it if it is the first.
+        """Say what a used block holds, from now on unchanged, and index it.
 
-        A block with the same text as an indexed one stays out of the index, as does one whose key
-        belongs to another text.
+        If another block with the same text is cached, it is freed and this one takes its place; if
+        another is used, this one is its twin. A block whose key belongs to another text stays out
+        of the index.
         """
         block = self._blocks[block_id]
         assert block.ref_count > 0, f"block {block_id} is published but not used"
         assert block.prefix is None, f"block {block_id} is published twice"
-        twin = self.find(key, parent, token_ids)
-        block.prefix = Prefix(key, parent, token_ids) if twin is None else twin.prefix
-        assert block.prefix is not None
-        if self._index.setdefault(key, block) is block:
-            self._evicted.pop(key, None)
+        twin_id = self.find(key, parent, token_ids)
+        if twin_id is None:
+            block.prefix = Prefix(key, parent, token_ids)
+            if key not in self._index:
+                self._index.add(block.prefix, block_id)
+            return block.prefix
+        twin = self._blocks[twin_id]
+        assert twin.prefix is not None, "what is indexed has a text"
+        block.prefix = twin.prefix
+        if twin.ref_count > 0:
+            self._twins.setdefault(key, []).append(block_id)
+        else:
+            self._index.add(block.prefix, block_id)
+            del self._cached[twin_id]
+            self._free_block(twin)
         return block.prefix
+
+    def take_over(self, block_id: int) -> None:
+        """Make a block writable again that has a text and that only the caller refers to."""
+        block = self._blocks[block_id]
+        assert block.prefix is not None, f"block {block_id} has no text"
+        assert block.ref_count == 1, f"block {block_id} is shared"
+        assert block.prefix.key not in self._twins, f"block {block_id} has a twin"
+        key, block.prefix = block.prefix.key, None
+        self._remove(key)
 
     def is_writable(self, block_id: int) -> bool:
         """Whether new values may be written: exactly one table holds it, and nobody can find it."""
         block = self._blocks[block_id]
         return block.ref_count == 1 and block.prefix is None
 
-    def was_evicted(self, key: BlockHash) -> bool:
-        """Whether a block with this key gave way to another lately."""
-        return key in self._evicted
+    def is_cached(self, block_id: int) -> bool:
+        """Whether a block is kept only because its text might be wanted."""
+        return block_id in self._cached
 
     def indexed(self) -> list[tuple[int, Prefix]]:
         """All blocks that can be found, and what they hold."""
-        return [(b.block_id, b.prefix) for b in self._index.values() if b.prefix is not None]
+        return [(block_id, prefix) for prefix, block_id in self._index.entries()]
 
-    def clear_cached(self) -> None:
-        """Forget all cached blocks; used ones are not touched."""
+    def forget(self, key: BlockHash) -> int | None:
+        """Let a text be found no more.
+
+        Returns:
+            The block that is free now; None if there was none, or if it is in use, to be free when
+            it is released.
+        """
+        block_id = self._index.place_of(key)
+        if block_id is None:
+            return None
+        self._twins.pop(key, None)
+        self._remove(key)
+        if block_id not in self._cached:
+            return None
+        del self._cached[block_id]
+        self._free_block(self._blocks[block_id])
+        return block_id
+
+    def clear_cached(self) -> list[int]:
+        """Forget all cached blocks; used ones are not touched.
+
+        Returns:
+            The blocks that are free now.
+        """
+        freed = []
         while self._cached:
-            self._forget_oldest()
+            freed.append(self._forget_oldest())
+        return freed
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Prove that all bookkeeping agrees with itself and with the block tables in use.
@@ -155,6 +248,7 @@ class BlockPool:
             RuntimeError: It does not; the message says where.
         """
         references = Counter(block_id for table in tables for block_id in table)
+        references.update(self._pins)
         free = {i for start, end in self._free.runs() for i in range(start, end)}
         if len(free) != len(self._free):
             raise RuntimeError(f"{len(free)} blocks are free and {len(self._free)} are counted.")
@@ -163,9 +257,13 @@ class BlockPool:
         for block_id in references:
             if not 0 <= block_id < self.num_blocks:
                 raise RuntimeError(f"A table holds block {block_id}, which does not exist.")
-        for key, block in self._index.items():
-            if block.prefix is None or block.prefix.key != key:
-                raise RuntimeError(f"The index names block {block.block_id} by a key not its own.")
+        self._index.check_integrity("The device")
+        for prefix, block_id in self._index.entries():
+            if self._blocks[block_id].prefix is not prefix:
+                raise RuntimeError(f"The index says of block {block_id} what it does not hold.")
+        for key, twins in self._twins.items():
+            if key not in self._index or not all(self._blocks[b].ref_count for b in twins):
+                raise RuntimeError(f"Blocks {twins} are twins of none, or unused.")
 
     def _check_block(self, block: Block, num_references: int, *, is_free: bool) -> None:
         name = f"Block {block.block_id}"
@@ -180,28 +278,46 @@ class BlockPool:
             )
         if is_free and block.prefix is not None:
             raise RuntimeError(f"{name} is free and still holds a prefix.")
-        if is_cached and (block.prefix is None or self._index.get(block.prefix.key) is not block):
+        if is_cached and (
+            block.prefix is None or self._index.place_of(block.prefix.key) != block.block_id
+        ):
             raise RuntimeError(f"{name} is cached and cannot be found.")
-
-    def _remember(self, block: Block) -> None:
-        assert block.prefix is not None
-        self._evicted.pop(block.prefix.key, None)
-        self._cached[block.block_id] = None
 
     def _evict(self, count: int) -> None:
         for _ in range(min(count, len(self._cached))):
-            key = self._forget_oldest()
+            block_id = next(iter(self._cached))
+            prefix = self._blocks[block_id].prefix
+            assert prefix is not None, "what is cached has a text"
+            self._on_evict(block_id, prefix)
+            self._forget_oldest()
             self.evictions += 1
-            self._evicted[key] = None
-            if len(self._evicted) > self._max_evicted:
-                self._evicted.popitem(last=False)
 
-    def _forget_oldest(self) -> BlockHash:
+    def _forget_oldest(self) -> int:
         block_id, _ = self._cached.popitem(last=False)
         block = self._blocks[block_id]
-        assert block.prefix is not None
-        key = block.prefix.key
-        del self._index[key]
+        assert block.prefix is not None, "what is cached has a text"
+        self._remove(block.prefix.key)
+        self._free_block(block)
+        return block_id
+
+    def _remove(self, key: BlockHash) -> None:
+        self._index.remove(key)
+        self._on_gone(key)
+
+    def _take_twin(self, key: BlockHash) -> int | None:
+        twins = self._twins.get(key)
+        if twins is None:
+            return None
+        twin_id = twins.pop()
+        if not twins:
+            del self._twins[key]
+        return twin_id
+
+    def _free_block(self, block: Block) -> None:
+        twins = [] if block.prefix is None else self._twins.get(block.prefix.key, [])
+        if block.prefix is not None and block.block_id in twins:
+            twins.remove(block.block_id)
+            if not twins:
+                del self._twins[block.prefix.key]
         block.prefix = None
-        self._free.add(block_id)
-        return key
+        self._free.add(block.block_id)

@@ -2,44 +2,29 @@
 
 Pure Python; owned by the scheduler, on the engine thread. A block table is a plain list of block
 ids that belongs to one sequence; slot of token i is table[i // P] * P + i % P.
+
+    attach ─► (load ─► finish_load) ─► grow, compute, publish, ... ─► seal ─► release
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, Prefix, hash_block
-from inference.kv_cache.block_pool import BlockPool
+from inference.kv_cache.attach import Attachment, PrefixHit, count_rows
+from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
+from inference.kv_cache.prefix_search import ChainEnd
+from inference.kv_cache.ram_tier import RamTier
+from inference.kv_cache.residents import Residents
+from inference.kv_cache.tiers import BlockMover, DiskIndex, HeldBlock
 from inference.metrics import BlockCounts
 
-ChainEnd = Literal[
-    "nothing_cached",  # the very first block is not known, or the prompt fills none
-    "different_text",  # the prompt differs from everything cached after the reused part
-    "evicted",  # the blocks were there once and gave way to others
-    "all_reused",  # every full block; at least the last token must always be computed
-]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
-    """What of a prompt need not be computed.
-
-    Attributes:
-        block_ids: Blocks in order, each referenced once for the caller.
-        num_tokens: Tokens in them.
-        reuse_stop: Why it is not more.
-    """
-
-    block_ids: tuple[int, ...]
-    num_tokens: int
-    reuse_stop: ChainEnd
+__all__ = ["ChainEnd", "KvCacheManager", "PrefixHit", "count_rows"]
 
 
 class KvCacheManager:
-    """Gives sequences their blocks and finds shared prefixes.
+    """Gives sequences their blocks and finds shared prefixes on all tiers.
 
-    Only full blocks whose values are computed are found again. Each is named by its text, all text
-    before it, and the namespace.
+    A block is found again once its values are computed: full ones at once, the last and partly
+    filled one of a sequence from `seal` on. Each is named by its text, all text before it, and the
+    namespace.
 
     Attributes:
         num_blocks: How many blocks there are.
@@ -52,6 +37,9 @@ class KvCacheManager:
         block_size: int,
         *,
         namespace: bytes,
+        mover: BlockMover | None = None,
+        ram: RamTier | None = None,
+        disk: DiskIndex | None = None,
         hash_block: HashBlock = hash_block,
     ) -> None:
         """Make an empty cache.
@@ -60,15 +48,25 @@ class KvCacheManager:
             num_blocks: At least 1.
             block_size: At least 1.
             namespace: What values depend on besides text: weights, positions, layout.
+            mover: Copies rows; without it nothing is copied, on the device or to RAM.
+            ram: Slots for what is evicted; None is off. Owned by the manager from now on.
+            disk: Says what lies on disk; None is off.
             hash_block: Names a block; for tests.
         """
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}.")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._namespace = namespace
-        self._hash_block = hash_block
-        self._pool = BlockPool(num_blocks)
+        self._residents = Residents(
+            num_blocks,
+            block_size,
+            namespace=namespace,
+            hash_block=hash_block,
+            ram=RamTier(0) if ram is None else ram,
+            mover=mover,
+        )
+        self._pool = self._residents.pool
+        self._attachment = Attachment(self._residents, disk)
 
     @property
     def evictions(self) -> int:
@@ -80,35 +78,62 @@ class KvCacheManager:
         """Blocks that can be had now: free and cached."""
         return self._pool.num_available
 
+    @property
+    def num_pinned(self) -> int:
+        """Blocks that are kept for a transfer."""
+        return self._pool.num_pinned
+
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def attach(self, token_ids: Sequence[int]) -> PrefixHit:
-        """Find the longest known prefix and reference its blocks.
+    def attach(self, token_ids: Sequence[int], owner: str = "") -> PrefixHit | None:
+        """Find the longest known prefix on all tiers and reference its blocks.
 
         At least one token is left to compute, since only computing gives the logits after it.
 
         Args:
             token_ids: The whole prompt, at least one token.
+            owner: The chat that it belongs to.
+
+        Returns:
+            None, and nothing changed, if the sequence has to wait: a block that it wants is being
+            loaded for another, or there are too few blocks for the whole prompt. After a hit with
+            loads, `finish_load` or `abandon_load` must follow.
         """
-        block_ids: list[int] = []
-        parent: Prefix | None = None
-        stop: ChainEnd = "all_reused"
-        num_blocks = (len(token_ids) - 1) // self.block_size
-        if num_blocks == 0:
-            stop = "nothing_cached"
-        for index in range(num_blocks):
-            tokens = self._tokens_of(token_ids, index)
-            key = self._key(parent, tokens)
-            block = self._pool.find(key, parent, tokens)
-            if block is None:
-                stop = self._why_missing(key, is_first=index == 0)
-                break
-            self._pool.reference(block)
-            block_ids.append(block.block_id)
-            parent = block.prefix
-        return PrefixHit(tuple(block_ids), len(block_ids) * self.block_size, stop)
+        return self._attachment.attach(token_ids, owner)
+
+    def finish_load(
+        self,
+        block_table: list[int],
+        token_ids: Sequence[int],
+        hit: PrefixHit,
+        succeeded: Sequence[bool],
+        owner: str = "",
+    ) -> int:
+        """Take blocks into use whose loads have ended.
+
+        Full ones can be found from now on, and their RAM slots are free: a hit moves up. A partly
+        filled one at the end may be written on. From the first load that failed, all blocks are
+        released.
+
+        Args:
+            block_table: The hit's blocks, perhaps with others after them; changed in place.
+            token_ids: The sequence's tokens.
+            hit: What `attach` gave.
+            succeeded: Per load, whether its rows are there.
+            owner: The chat that it belongs to.
+
+        Returns:
+            How many tokens are computed now.
+        """
+        assert len(succeeded) == len(hit.loads), "each load has ended"
+        assert hit.num_tokens < len(token_ids), "a hit leaves a token to compute"
+        return self._attachment.finish_load(block_table, hit, succeeded, owner)
+
+    def abandon_load(self, block_table: list[int], hit: PrefixHit) -> None:
+        """Release a table whose loads have ended, after its sequence went away; empties it."""
+        self._attachment.abandon_load(block_table, hit)
 
     def grow(self, block_table: list[int], num_tokens: int) -> bool:
         """Lengthen a table until it has slots for `num_tokens` tokens in total.
@@ -130,7 +155,11 @@ class KvCacheManager:
         return True
 
     def publish(
-        self, block_table: Sequence[int], token_ids: Sequence[int], num_computed: int
+        self,
+        block_table: Sequence[int],
+        token_ids: Sequence[int],
+        num_computed: int,
+        owner: str = "",
     ) -> None:
         """Let others find the blocks that have become full.
 
@@ -138,6 +167,7 @@ class KvCacheManager:
             block_table: Of the sequence.
             token_ids: Its tokens, at least `num_computed`.
             num_computed: Tokens whose values are in the blocks, from the first on.
+            owner: The chat that it belongs to.
         """
         assert num_computed <= len(token_ids), f"{num_computed} of {len(token_ids)} are computed"
         num_full = num_computed // self.block_size
@@ -147,8 +177,27 @@ class KvCacheManager:
         parent = self._pool.prefix_of(block_table[first - 1]) if first > 0 else None
         for index in range(first, num_full):
             tokens = self._tokens_of(token_ids, index)
-            key = self._key(parent, tokens)
-            parent = self._pool.publish(block_table[index], key, parent, tokens)
+            parent = self._residents.publish(block_table[index], parent, tokens, owner)
+
+    def seal(
+        self,
+        block_table: Sequence[int],
+        token_ids: Sequence[int],
+        num_computed: int,
+        owner: str = "",
+    ) -> None:
+        """Let others find all that is computed, the partly filled last block too.
+
+        The sequence may not go on after this. The arguments are those of `publish`.
+        """
+        self.publish(block_table, token_ids, num_computed, owner)
+        num_full = num_computed // self.block_size
+        tokens = tuple(token_ids[num_full * self.block_size : num_computed])
+        if not tokens or self._pool.prefix_of(block_table[num_full]) is not None:
+            return
+        parent = self._pool.prefix_of(block_table[num_full - 1]) if num_full else None
+        if not self._residents.is_covered(parent, tokens, owner):
+            self._residents.publish(block_table[num_full], parent, tokens, owner)
 
     def release(self, block_table: list[int]) -> None:
         """Give all blocks of a table back and empty it.
@@ -157,6 +206,41 @@ class KvCacheManager:
         """
         while block_table:
             self._pool.release(block_table.pop())
+
+    def held(
+        self, block_table: Sequence[int], token_ids: Sequence[int], num_computed: int
+    ) -> list[HeldBlock]:
+        """All blocks with computed rows and what they hold, in order; for saving.
+
+        The arguments are those of `publish`.
+        """
+        held = []
+        computed = token_ids[:num_computed]
+        base_key: BlockHash = ROOT_KEY
+        for index in range(self.blocks_for(num_computed)):
+            tokens = self._tokens_of(computed, index)
+            held.append(HeldBlock(block_table[index], base_key, tokens))
+            prefix = self._pool.prefix_of(block_table[index])
+            base_key = prefix.key if prefix else self._residents.key_after(base_key, tokens)
+        return held
+
+    def pin(self, block_ids: Sequence[int]) -> None:
+        """Keep used or cached blocks as they are while they are transferred."""
+        self._pool.pin(block_ids)
+
+    def unpin(self, block_ids: Sequence[int]) -> None:
+        """Take pins back; each block was pinned as often."""
+        self._pool.unpin(block_ids)
+
+    def forget(self, owner: str) -> int:
+        """Drop from the device and from RAM what only this chat used.
+
+        Blocks that are in use are found no more, and free when they are released.
+
+        Returns:
+            How many blocks and slots hold nothing now.
+        """
+        return self._residents.forget(owner)
 
     def is_writable(self, block_table: Sequence[int], start: int, num_tokens: int) -> bool:
         """Whether values of tokens start ... start + num_tokens - 1 may be written."""
@@ -167,9 +251,13 @@ class KvCacheManager:
         """Blocks by state."""
         return self._pool.counts()
 
-    def clear_cached(self) -> None:
-        """Forget every cached block; sequences that run keep theirs."""
-        self._pool.clear_cached()
+    def clear_cached(self) -> int:
+        """Forget all that no sequence uses, on the device and in RAM.
+
+        Returns:
+            How many blocks and slots hold nothing now.
+        """
+        return self._residents.clear()
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Prove that the bookkeeping is sound; for tests and for times of idleness.
@@ -180,21 +268,7 @@ class KvCacheManager:
         Raises:
             RuntimeError: It is not; the message says where.
         """
-        self._pool.check_integrity(tables)
-        for block_id, prefix in self._pool.indexed():
-            if prefix.key != self._key(prefix.parent, prefix.token_ids):
-                raise RuntimeError(f"Block {block_id} has a key that is not that of its text.")
-            if len(prefix.token_ids) != self.block_size:
-                raise RuntimeError(f"Block {block_id} is indexed and not full.")
+        self._residents.check_integrity(tables)
 
     def _tokens_of(self, token_ids: Sequence[int], index: int) -> tuple[int, ...]:
         return tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])
-
-    def _key(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> BlockHash:
-        parent_key = ROOT_KEY if parent is None else parent.key
-        return self._hash_block(self._namespace, parent_key, token_ids)
-
-    def _why_missing(self, key: BlockHash, *, is_first: bool) -> ChainEnd:
-        if self._pool.was_evicted(key):
-            return "evicted"
-        return "nothing_cached" if is_first else "different_text"

@@ -179,9 +179,8 @@ def test_pool_release_published_block_is_cached_and_found():
     publish_chain(pool, [0], [(1, 2)])
     pool.release(0)
     assert pool.counts() == BlockCounts(total=2, free=1, cached=1, used=0)
-    block = pool.find(key_of(None, (1, 2)), None, (1, 2))
-    assert block is not None
-    pool.reference(block)
+    assert pool.find(key_of(None, (1, 2)), None, (1, 2)) == 0
+    pool.reference(0)
     assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
     pool.check_integrity([[0]])
 
@@ -214,9 +213,8 @@ def test_pool_hit_makes_a_block_young_again():
     publish_chain(pool, [1], [(2,)])
     pool.release(0)
     pool.release(1)
-    block = pool.find(key_of(None, (1,)), None, (1,))
-    assert block is not None
-    pool.reference(block)
+    assert pool.find(key_of(None, (1,)), None, (1,)) == 0
+    pool.reference(0)
     pool.release(0)
     assert [take(pool, 1), take(pool, 1)] == [[1], [0]]
 
@@ -241,30 +239,23 @@ def test_pool_large_evicts_a_few_at_once_so_that_growth_finds_neighbours():
     assert pool.evictions == 8
 
 
-def test_pool_evicted_key_is_remembered_until_published_again():
-    pool = BlockPool(1)
-    key = key_of(None, (1,))
+def test_pool_eviction_tells_what_lay_there_and_then_that_it_is_gone():
+    told: list[tuple[object, ...]] = []
+    pool = BlockPool(
+        2,
+        on_evict=lambda block_id, prefix: told.append((block_id, prefix.token_ids)),
+        on_gone=lambda key: told.append((key,)),
+    )
+    take(pool, 2)
+    publish_chain(pool, [0, 1], [(1,), (2,)])
+    prefix = pool.prefix_of(1)
+    assert prefix is not None
+    release_all(pool, [0, 1])
+    assert told == []
     take(pool, 1)
-    publish_chain(pool, [0], [(1,)])
-    pool.release(0)
-    assert not pool.was_evicted(key)
-    take(pool, 1)
-    assert pool.was_evicted(key)
-    assert pool.find(key, None, (1,)) is None
-    publish_chain(pool, [0], [(1,)])
-    assert not pool.was_evicted(key)
-
-
-def test_pool_evicted_keys_are_bounded_and_the_oldest_is_forgotten():
-    pool = BlockPool(1)
-    take(pool, 1)
-    for i in range(1026):  # the last one stays in the block
-        publish_chain(pool, [0], [(i,)])
-        pool.release(0)
-        take(pool, 1)
-    assert not pool.was_evicted(key_of(None, (0,)))
-    assert not pool.was_evicted(key_of(None, (1,)))
-    assert pool.was_evicted(key_of(None, (2,)))
+    assert told == [(1, (2,)), (prefix.key,)]
+    assert prefix.key not in pool
+    assert pool.keys() == {key_of(None, (1,))}
 
 
 def test_pool_clear_cached_frees_cached_and_keeps_used():
@@ -273,10 +264,9 @@ def test_pool_clear_cached_frees_cached_and_keeps_used():
     publish_chain(pool, [0, 1, 2], [(1,), (2,), (3,)])
     pool.release(2)
     pool.release(1)
-    pool.clear_cached()
+    assert pool.clear_cached() == [2, 1]
     assert pool.counts() == BlockCounts(total=3, free=2, cached=0, used=1)
     assert pool.evictions == 0
-    assert not pool.was_evicted(key_of(None, (2,)))
     pool.check_integrity([[0]])
 
 
@@ -294,19 +284,33 @@ def test_pool_publish_duplicate_stays_out_of_the_index_and_is_freed():
     assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
 
 
-def test_pool_duplicate_steps_in_when_its_twin_was_evicted():
-    pool = BlockPool(2)
+def test_pool_twin_takes_the_place_of_the_one_that_is_released_first():
+    pool = BlockPool(3)
+    take(pool, 3)
+    for block_id in (0, 1, 2):
+        publish_chain(pool, [block_id], [(1,)])
+    pool.release(0)
+    assert pool.find(key_of(None, (1,)), None, (1,)) == 2
+    pool.check_integrity([[1, 2]])
+    pool.release(1)
+    pool.check_integrity([[2]])
+    pool.release(2)
+    assert pool.counts() == BlockCounts(total=3, free=2, cached=1, used=0)
+    assert pool.find(key_of(None, (1,)), None, (1,)) == 2
+    pool.check_integrity([])
+
+
+def test_pool_published_again_takes_the_place_of_a_cached_one():
+    gone: list[BlockHash] = []
+    pool = BlockPool(2, on_gone=gone.append)
     take(pool, 2)
     publish_chain(pool, [0], [(1,)])
-    publish_chain(pool, [1], [(1,)])
     pool.release(0)
-    assert take(pool, 1) == [0]  # evicts the twin
-    pool.release(1)
-    block = pool.find(key_of(None, (1,)), None, (1,))
-    assert block is not None
-    assert block.block_id == 1
-    assert not pool.was_evicted(key_of(None, (1,)))
-    pool.check_integrity([[0]])
+    publish_chain(pool, [1], [(1,)])
+    assert pool.counts() == BlockCounts(total=2, free=1, cached=0, used=1)
+    assert pool.find(key_of(None, (1,)), None, (1,)) == 1
+    assert gone == []
+    pool.check_integrity([[1]])
 
 
 def test_pool_publish_twice_is_a_bug_of_ours():
@@ -327,13 +331,11 @@ def test_pool_block_is_writable_only_while_unpublished_and_unshared():
     take(pool, 2)
     assert pool.is_writable(0)
     assert not pool.is_writable(2)  # free
-    pool.reference(pool._blocks[1])
+    pool.reference(1)
     assert not pool.is_writable(1)
     publish_chain(pool, [0], [(1,)])
     assert not pool.is_writable(0)
-    block = pool.find(key_of(None, (1,)), None, (1,))
-    assert block is not None
-    pool.reference(block)
+    pool.reference(0)
     assert not pool.is_writable(0)
 
 
@@ -358,9 +360,7 @@ def test_pool_find_child_of_a_recomputed_parent_compares_the_whole_chain():
     pool.release(0)
     pool.clear_cached()  # the parent is gone, the child still in use
     again = pool.publish(take(pool, 1)[0], key_of(None, (1,)), None, (1,))
-    child = pool.find(key_of(again, (2,)), again, (2,))
-    assert child is not None
-    assert child.block_id == 1
+    assert pool.find(key_of(again, (2,)), again, (2,)) == 1
     stranger = Prefix(again.key, None, (9,))
     assert pool.find(key_of(again, (2,)), stranger, (2,)) is None
     assert pool.find(key_of(again, (2,)), None, (2,)) is None
@@ -413,15 +413,33 @@ def break_cached_prefix(pool: BlockPool) -> None:
 def break_cached_index(pool: BlockPool) -> None:
     prefix = pool.prefix_of(1)
     assert prefix is not None
-    del pool._index[prefix.key]
+    pool._index.remove(prefix.key)
 
 
 def break_index_key(pool: BlockPool) -> None:
-    pool._index[BlockHash(b"other")] = pool._blocks[0]
+    pool._index.add(Prefix(BlockHash(b"other"), None, (3,)), 3)
 
 
 def break_index_empty(pool: BlockPool) -> None:
     pool._blocks[0].prefix = None
+
+
+def break_index_twice(pool: BlockPool) -> None:
+    pool._index.add(Prefix(BlockHash(b"other"), None, (3,)), 0)
+
+
+def break_index_children(pool: BlockPool) -> None:
+    pool._index._children.clear()
+
+
+def break_twins_of_none(pool: BlockPool) -> None:
+    pool._twins[BlockHash(b"other")] = [0]
+
+
+def break_unused_twin(pool: BlockPool) -> None:
+    prefix = pool.prefix_of(0)
+    assert prefix is not None
+    pool._twins[prefix.key] = [2]
 
 
 @pytest.mark.parametrize(
@@ -432,8 +450,12 @@ def break_index_empty(pool: BlockPool) -> None:
         (break_free_prefix, "Block 2 is free and still holds a prefix"),
         (break_cached_prefix, "Block 1 is cached and cannot be found"),
         (break_cached_index, "Block 1 is cached and cannot be found"),
-        (break_index_key, "names block 0 by a key not its own"),
-        (break_index_empty, "names block 0 by a key not its own"),
+        (break_index_key, "The index says of block 3 what it does not hold"),
+        (break_index_empty, "The index says of block 0 what it does not hold"),
+        (break_index_twice, "The device holds two texts in one place"),
+        (break_index_children, "The device knows 2 children and lists 0"),
+        (break_twins_of_none, r"Blocks \[0\] are twins of none, or unused"),
+        (break_unused_twin, r"Blocks \[2\] are twins of none, or unused"),
     ],
 )
 def test_check_integrity_damage_is_reported(damage, message):

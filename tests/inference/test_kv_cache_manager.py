@@ -7,19 +7,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.kv_cache.block import BlockHash, HashBlock, hash_block
-from inference.kv_cache.manager import KvCacheManager, PrefixHit
+from inference.kv_cache.manager import ChainEnd, KvCacheManager, PrefixHit
+from inference.kv_cache.ram_tier import RamTier
 from inference.metrics import BlockCounts
+from tests.inference import memory_tiers as tiers
+from tests.inference.memory_tiers import FakeDisk, FakeMover
 
 P = 4
 
 
 def make_manager(num_blocks: int = 8, *, hash_block: HashBlock = hash_block) -> KvCacheManager:
+    """Without a mover, so that nothing is copied."""
     return KvCacheManager(num_blocks, P, namespace=b"model", hash_block=hash_block)
+
+
+def make_mover_manager(
+    num_blocks: int = 8, *, num_slots: int = 0, disk: FakeDisk | None = None
+) -> tuple[KvCacheManager, FakeMover]:
+    mover = FakeMover(P, disk)
+    ram = RamTier(num_slots)
+    kv = KvCacheManager(num_blocks, P, namespace=b"model", mover=mover, ram=ram, disk=disk)
+    return kv, mover
+
+
+def hit_of(block_ids: tuple[int, ...], num_tokens: int, end: ChainEnd) -> PrefixHit:
+    return PrefixHit(block_ids, num_tokens, (), 0, 0, end)
+
+
+def attach(kv: KvCacheManager, token_ids: list[int], owner: str = "") -> PrefixHit:
+    hit = kv.attach(token_ids, owner)
+    assert hit is not None
+    return hit
 
 
 def compute(kv: KvCacheManager, token_ids: list[int]) -> tuple[PrefixHit, list[int]]:
     """Run a sequence through the cache as a scheduler would, without releasing it."""
-    hit = kv.attach(token_ids)
+    hit = attach(kv, token_ids)
     table = list(hit.block_ids)
     assert kv.grow(table, len(token_ids))
     assert kv.is_writable(table, hit.num_tokens, len(token_ids) - hit.num_tokens)
@@ -36,26 +59,44 @@ def test_manager_block_size_zero_is_refused():
 
 
 def test_attach_empty_cache_finds_nothing():
-    assert make_manager().attach(list(range(9))) == PrefixHit((), 0, "nothing_cached")
+    assert make_manager().attach(list(range(9))) == hit_of((), 0, "nothing_cached")
 
 
 def test_attach_prompt_within_one_block_finds_nothing():
     kv = make_manager()
     compute(kv, [1, 2, 3, 4])
-    assert kv.attach([1, 2, 3, 4]) == PrefixHit((), 0, "nothing_cached")
+    assert attach(kv, [1, 2, 3, 4]) == hit_of((), 0, "nothing_cached")
 
 
 @pytest.mark.parametrize(
-    ("length", "num_blocks"),
-    [(2 * P - 1, 1), (2 * P, 1), (2 * P + 1, 2), (3 * P - 1, 2), (3 * P, 2), (3 * P + 1, 3)],
+    ("length", "num_blocks", "end"),
+    [
+        (2 * P - 1, 1, "different_text"),
+        (2 * P, 1, "different_text"),
+        (2 * P + 1, 2, "all_reused"),
+        (3 * P - 1, 2, "different_text"),
+        (3 * P, 2, "different_text"),
+        (3 * P + 1, 3, "all_reused"),
+    ],
 )
-def test_attach_same_prompt_again_leaves_at_least_one_token(length, num_blocks):
+def test_attach_same_prompt_again_without_a_mover_reuses_full_blocks(length, num_blocks, end):
     kv = make_manager()
     prompt = list(range(length))
     compute(kv, prompt)
-    hit = kv.attach(prompt)
-    assert hit == PrefixHit(tuple(range(num_blocks)), num_blocks * P, "all_reused")
-    assert hit.num_tokens < length
+    assert attach(kv, prompt) == hit_of(tuple(range(num_blocks)), num_blocks * P, end)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, P - 1, P, P + 1, 2 * P - 1, 2 * P, 2 * P + 1, 3 * P])
+def test_attach_same_prompt_again_leaves_exactly_one_token(length):
+    kv, mover = make_mover_manager()
+    prompt = list(range(length))
+    table = tiers.compute(kv, mover, prompt)
+    kv.seal(table, prompt, length)
+    hit = attach(kv, prompt)
+    assert hit.num_tokens == length - 1
+    assert hit.end == ("all_reused" if length > 1 else "nothing_cached")
+    mover.check(hit.block_ids, prompt, hit.num_tokens)
+    kv.check_integrity([table, hit.block_ids])
 
 
 def test_attach_running_prompt_shares_its_blocks():
@@ -63,27 +104,27 @@ def test_attach_running_prompt_shares_its_blocks():
     _, one = compute(kv, list(range(9)))
     hit, other = compute(kv, list(range(9)))
     assert (one, other) == ([0, 1, 2], [0, 1, 3])
-    assert hit == PrefixHit((0, 1), 8, "all_reused")
+    assert hit == hit_of((0, 1), 8, "all_reused")
     kv.check_integrity([one, other])
 
 
 def test_attach_text_that_differs_later_stops_there():
     kv = make_manager()
     compute(kv, list(range(12)))
-    assert kv.attach([*range(7), 99, *range(8, 12)]) == PrefixHit((0,), 4, "different_text")
+    assert attach(kv, [*range(7), 99, *range(8, 12)]) == hit_of((0,), 4, "different_text")
 
 
 def test_attach_text_that_differs_first_finds_nothing():
     kv = make_manager()
     compute(kv, list(range(12)))
-    assert kv.attach([99, *range(1, 12)]) == PrefixHit((), 0, "nothing_cached")
+    assert attach(kv, [99, *range(1, 12)]) == hit_of((), 0, "nothing_cached")
 
 
 def test_attach_longer_chat_reuses_all_that_was_there():
     kv = make_manager()
     _, table = compute(kv, list(range(10)))
     kv.release(table)
-    assert kv.attach(list(range(20))) == PrefixHit((0, 1), 8, "different_text")
+    assert attach(kv, list(range(20))) == hit_of((0, 1), 8, "different_text")
 
 
 def test_attach_evicted_tail_says_evicted():
@@ -93,7 +134,7 @@ def test_attach_evicted_tail_says_evicted():
     _, other = compute(kv, [99, 98, 97, 96, 95])
     assert other == [2, 3]
     kv.release(other)
-    assert kv.attach(list(range(16))) == PrefixHit((0, 1), 8, "evicted")
+    assert attach(kv, list(range(16))) == hit_of((0, 1), 8, "evicted")
 
 
 def test_attach_everything_evicted_says_evicted():
@@ -102,7 +143,7 @@ def test_attach_everything_evicted_says_evicted():
     kv.release(table)
     _, other = compute(kv, list(range(50, 58)))
     kv.release(other)
-    assert kv.attach(list(range(8))) == PrefixHit((), 0, "evicted")
+    assert attach(kv, list(range(8))) == hit_of((), 0, "evicted")
 
 
 def test_attach_other_namespace_finds_nothing():
@@ -189,9 +230,9 @@ def test_publish_counts_only_full_and_computed_blocks():
     prompt = list(range(12))
     kv.grow(table, 12)
     kv.publish(table, prompt, 7)
-    assert kv.attach(prompt).block_ids == (0,)
+    assert attach(kv, prompt).block_ids == (0,)
     kv.publish(table, prompt, 8)
-    assert kv.attach(prompt).block_ids == (0, 1)
+    assert attach(kv, prompt).block_ids == (0, 1)
     kv.publish(table, prompt, 8)
     kv.check_integrity([table, [0], [0, 1]])
 
@@ -234,7 +275,7 @@ def test_publish_two_equal_prompts_side_by_side_keeps_both_tables():
     kv.release(one)
     kv.release(other)
     assert kv.counts() == BlockCounts(total=8, free=6, cached=2, used=0)
-    assert kv.attach(prompt).block_ids == (0, 1)
+    assert attach(kv, prompt).block_ids == (3, 4)  # they took the place of their twins
 
 
 def test_publish_after_a_duplicate_continues_the_chain_for_others():
@@ -246,7 +287,7 @@ def test_publish_after_a_duplicate_continues_the_chain_for_others():
     kv.grow(other, 13)
     kv.publish(one, short, 5)
     kv.publish(other, long, 13)  # its first block is a duplicate, the others are new
-    assert kv.attach(long).block_ids == (one[0], other[1], other[2])
+    assert attach(kv, long).block_ids == (one[0], other[1], other[2])
 
 
 # --- release ----------------------------------------------------------------------------------
@@ -290,7 +331,7 @@ def test_clear_cached_forgets_what_nobody_uses():
     kv.clear_cached()
     assert kv.counts() == BlockCounts(total=8, free=6, cached=0, used=2)
     assert kv.num_available == 6
-    assert kv.attach(list(range(9))) == PrefixHit((0,), 4, "different_text")
+    assert attach(kv, list(range(9))) == hit_of((0,), 4, "different_text")
     kv.check_integrity([other, [0]])
 
 
@@ -315,7 +356,7 @@ COLLIDING = [constant_hash, last_token_hash, tokens_only_hash]
 def test_attach_colliding_hash_and_repeated_text_is_no_hit():
     kv = make_manager(hash_block=constant_hash)
     _, table = compute(kv, [1, 2, 3, 4] * 3)
-    assert kv.attach([1, 2, 3, 4] * 3) == PrefixHit((0,), 4, "different_text")
+    assert attach(kv, [1, 2, 3, 4] * 3) == hit_of((0,), 4, "different_text")
     kv.check_integrity([table, [0]])
 
 
@@ -323,7 +364,7 @@ def test_attach_colliding_hash_and_other_parent_is_no_hit():
     kv = make_manager(hash_block=tokens_only_hash)
     compute(kv, [1, 1, 1, 1, 5, 5, 5, 5])
     compute(kv, [2, 2, 2, 2, 5, 5, 5, 5])
-    assert kv.attach([2, 2, 2, 2, 5, 5, 5, 5, 0]) == PrefixHit((2,), 4, "different_text")
+    assert attach(kv, [2, 2, 2, 2, 5, 5, 5, 5, 0]) == hit_of((2,), 4, "different_text")
 
 
 @given(
@@ -335,7 +376,7 @@ def test_attach_any_hash_and_prompts_only_ever_gives_the_same_text(hash_function
     kv = KvCacheManager(16, 2, namespace=b"", hash_block=hash_function)
     held: dict[int, list[int]] = {}
     for prompt in prompts:
-        hit = kv.attach(prompt)
+        hit = attach(kv, prompt)
         table = list(hit.block_ids)
         for i, block_id in enumerate(table):
             assert held[block_id] == prompt[: 2 * i + 2]
@@ -362,13 +403,31 @@ def test_check_integrity_text_that_does_not_match_its_key_is_reported():
         kv.check_integrity([table])
 
 
-def test_check_integrity_indexed_block_that_is_not_full_is_reported():
+@pytest.mark.parametrize(("tokens", "num_rows"), [((), 0), ((1, 2, 3, 4, 5), 5)])
+def test_check_integrity_indexed_block_with_impossible_rows_is_reported(tokens, num_rows):
     kv = make_manager()
     table: list[int] = []
     kv.grow(table, 1)
-    kv._pool.publish(0, hash_block(b"model", BlockHash(b""), [1]), None, (1,))
-    with pytest.raises(RuntimeError, match="Block 0 is indexed and not full"):
+    kv._pool.publish(0, hash_block(b"model", BlockHash(b""), tokens), None, tokens)
+    with pytest.raises(RuntimeError, match=f"Block 0 is indexed with {num_rows} rows"):
         kv.check_integrity([table])
+
+
+def test_check_integrity_chain_over_a_block_that_is_not_full_is_reported():
+    kv = make_manager()
+    table: list[int] = []
+    kv.grow(table, 5)
+    first = kv._pool.publish(0, hash_block(b"model", BlockHash(b""), [1]), None, (1,))
+    kv._pool.publish(1, hash_block(b"model", first.key, [2]), first, (2,))
+    with pytest.raises(RuntimeError, match="Block 1 goes on after a block that is not full"):
+        kv.check_integrity([table])
+
+
+def test_check_integrity_owned_text_that_lies_nowhere_is_reported():
+    kv = make_manager()
+    kv._residents.owners.note("chat", BlockHash(b"nowhere"))
+    with pytest.raises(RuntimeError, match="A chat owns text that lies nowhere"):
+        kv.check_integrity([])
 
 
 # --- cost -------------------------------------------------------------------------------------
@@ -389,5 +448,5 @@ def test_long_prompt_costs_one_hash_per_block_and_one_token_more_costs_none():
     assert calls == [16] * 250
     kv.publish(table, [*prompt, 1], 4001)
     assert len(calls) == 250
-    assert kv.attach(prompt).num_tokens == 3984
-    assert len(calls) == 250 + 249
+    assert attach(kv, prompt).num_tokens == 3984
+    assert len(calls) == 250 + 249 + 16  # and one for each row at the end: was it evicted?

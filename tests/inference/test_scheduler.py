@@ -12,6 +12,7 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.metrics import BlockCounts
 from inference.request import RequestId
 from inference.scheduler import ScheduledChunk, Scheduler, Sequence
+from tests.inference.memory_tiers import FakeMover
 
 P = 4
 
@@ -19,8 +20,9 @@ P = 4
 def make_scheduler(
     num_blocks: int = 16, *, token_budget: int = 8, max_running: int = 16
 ) -> Scheduler:
-    kv = KvCacheManager(num_blocks, P, namespace=b"model")
-    return Scheduler(kv, token_budget=token_budget, max_running=max_running)
+    mover = FakeMover(P)
+    kv = KvCacheManager(num_blocks, P, namespace=b"model", mover=mover)
+    return Scheduler(kv, token_budget=token_budget, max_running=max_running, mover=mover)
 
 
 def make_sequence(request_id: int, token_ids: list[int]) -> Sequence:
@@ -40,8 +42,25 @@ def plan(chunks: list[ScheduledChunk]) -> list[tuple[int, int, int, bool]]:
     return [(c.sequence.request_id, c.start, c.num_tokens, c.needs_logits) for c in chunks]
 
 
+def mover_of(scheduler: Scheduler) -> FakeMover:
+    mover = scheduler._loads._mover
+    assert isinstance(mover, FakeMover)
+    return mover
+
+
+def compute(scheduler: Scheduler, chunks: list[ScheduledChunk]) -> None:
+    """Write rows as a model would; those before must be there and right."""
+    for chunk in chunks:
+        sequence, end = chunk.sequence, chunk.start + chunk.num_tokens
+        assert chunk.start == sequence.num_computed
+        assert scheduler._kv.is_writable(sequence.block_table, chunk.start, chunk.num_tokens)
+        tokens = sequence.token_ids[:end]
+        mover_of(scheduler).compute(sequence.block_table, tokens, chunk.start)
+
+
 def run_step(scheduler: Scheduler) -> list[tuple[int, int, int, bool]]:
     chunks = scheduler.schedule()
+    compute(scheduler, chunks)
     scheduler.commit(chunks)
     for chunk in chunks:
         if chunk.needs_logits:
@@ -64,7 +83,7 @@ def test_sequence_new_knows_its_prompt_and_nothing_computed():
     assert sequence.token_ids == [1, 2, 3, 4]
     assert prompt == [1, 2, 3]
     assert (sequence.num_prompt_tokens, sequence.num_computed, sequence.num_pending) == (3, 0, 4)
-    assert (sequence.num_reused, sequence.reuse_stop) == (0, None)
+    assert (sequence.num_reused, sequence.chain_end) == (0, None)
 
 
 def test_sequence_without_tokens_is_a_bug_of_ours():
@@ -228,7 +247,7 @@ def test_schedule_two_equal_prompts_in_one_step_both_finish():
 # --- reuse ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "reused"), [(7, 4), (8, 4), (9, 8)])
+@pytest.mark.parametrize(("length", "reused"), [(1, 0), (7, 6), (8, 7), (9, 8)])
 def test_schedule_prompt_seen_before_starts_after_the_cached_part(length, reused):
     scheduler = make_scheduler(token_budget=32)
     scheduler.add(make_sequence(1, list(range(length))))
@@ -237,7 +256,8 @@ def test_schedule_prompt_seen_before_starts_after_the_cached_part(length, reused
     sequence = make_sequence(2, list(range(length)))
     scheduler.add(sequence)
     assert run_step(scheduler) == [(2, reused, length - reused, True)]
-    assert (sequence.num_reused, sequence.reuse_stop) == (reused, "all_reused")
+    end = "all_reused" if length > 1 else "nothing_cached"
+    assert (sequence.num_reused, sequence.chain_end) == (reused, end)
 
 
 def test_schedule_next_turn_reuses_prompt_and_reply():
@@ -251,18 +271,30 @@ def test_schedule_next_turn_reuses_prompt_and_reply():
     second = make_sequence(2, [*first.token_ids, 50, 51])
     scheduler.add(second)
     assert run_step(scheduler) == [(2, 12, 3, True)]
-    assert (second.num_reused, second.reuse_stop) == (12, "all_reused")
+    assert (second.num_reused, second.chain_end) == (12, "different_text")
     assert second.block_table == [0, 1, 2, 3]
 
 
-def test_remove_last_sampled_token_is_not_published():
+def test_remove_keeps_the_tail_without_the_last_sampled_token():
     scheduler = make_scheduler(token_budget=32)
     sequence = make_sequence(1, [1, 2, 3])
     scheduler.add(sequence)
     run_step(scheduler)  # the fourth token is known, its values are not computed
     scheduler.remove(RequestId(1))
     assert len(sequence.token_ids) == 4
-    assert counts(scheduler) == BlockCounts(total=16, free=16, cached=0, used=0)
+    assert counts(scheduler) == BlockCounts(total=16, free=15, cached=1, used=0)
+    [(_, prefix)] = scheduler._kv._pool.indexed()
+    assert prefix.token_ids == (1, 2, 3)
+
+
+def test_remove_after_a_failed_step_keeps_full_blocks_only():
+    scheduler = make_scheduler(token_budget=32)
+    scheduler.add(make_sequence(1, list(range(6))))
+    run_step(scheduler)
+    scheduler.schedule()
+    scheduler.remove(RequestId(1), seal=False)
+    assert counts(scheduler) == BlockCounts(total=16, free=15, cached=1, used=0)
+    scheduler.check_integrity()
 
 
 # --- add and remove ---------------------------------------------------------------------------
@@ -351,7 +383,7 @@ def test_preempt_youngest_gives_way_and_comes_back_with_its_tokens():
     assert old.block_table == [0, 1, 3]  # the tail of the other went first
     scheduler.remove(RequestId(1))
     assert run_step(scheduler) == [(2, 4, 5, True)]
-    assert (young.num_reused, young.reuse_stop) == (0, "nothing_cached")  # as it first ran
+    assert (young.num_reused, young.chain_end) == (0, "nothing_cached")  # as it first ran
     assert young.num_prompt_tokens == 8
 
 
@@ -476,14 +508,13 @@ def test_check_integrity_waiting_sequence_with_values_is_reported():
 class SchedulerMachine(RuleBasedStateMachine):
     """Adds, steps, aborts and finishes in any order, with memory always too small.
 
-    `written` plays the KV tensors: for each slot the history up to its token, that is, all that its
+    The mover plays the KV tensors: for each slot the history up to its token, that is, all that its
     value depends on. A computed slot must hold the history of the sequence that reads it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.scheduler = make_scheduler(num_blocks=6, token_budget=7, max_running=4)
-        self.written: dict[int, tuple[int, ...]] = {}
         self.next_id = 0
         self.limits: dict[int, int] = {}
 
@@ -502,24 +533,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert oldest is None or oldest in [chunk.sequence for chunk in chunks]
         assert sum(chunk.num_tokens for chunk in chunks) <= 7
         assert len({chunk.sequence.request_id for chunk in chunks}) == len(chunks)
-        for chunk in chunks:
-            self.compute(chunk)
+        compute(self.scheduler, chunks)
         self.scheduler.commit(chunks)
         for chunk in chunks:
             self.sample(chunk)
-
-    def compute(self, chunk: ScheduledChunk) -> None:
-        sequence = chunk.sequence
-        assert chunk.num_tokens >= 1
-        assert chunk.start == sequence.num_computed
-        table = sequence.block_table
-        assert self.scheduler._kv.is_writable(table, chunk.start, chunk.num_tokens)
-        for i in range(chunk.start, chunk.start + chunk.num_tokens):
-            slot = table[i // P] * P + i % P
-            self.written[slot] = tuple(sequence.token_ids[: i + 1])
-        for i in range(chunk.start + chunk.num_tokens):
-            slot = table[i // P] * P + i % P
-            assert self.written[slot] == tuple(sequence.token_ids[: i + 1])
 
     def sample(self, chunk: ScheduledChunk) -> None:
         sequence = chunk.sequence
@@ -544,7 +561,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def fail(self):
         """A step that is never committed, because the device failed."""
         for chunk in self.scheduler.schedule():
-            self.scheduler.remove(chunk.sequence.request_id)
+            self.scheduler.remove(chunk.sequence.request_id, seal=False)
 
     @rule()
     def forget(self):

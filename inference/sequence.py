@@ -1,0 +1,75 @@
+"""One request's tokens, and a run of them to compute. Pure Python; owned by the scheduler."""
+
+from dataclasses import dataclass, field
+
+from inference.kv_cache.manager import ChainEnd
+from inference.request import RequestId
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The tokens of one request and where their values lie.
+
+    What is said of reuse is said once: of when it first ran, and not of a return after preemption.
+
+    Attributes:
+        request_id: Whose it is.
+        conversation_id: The chat that it belongs to, and the owner of its blocks.
+        token_ids: Prompt, then what was sampled. The truth about the history.
+        arrival: When it was added, in the engine's clock, seconds.
+        num_prompt_tokens: How many of `token_ids` are the prompt.
+        num_computed: How many of them have values in the blocks of `block_table`.
+        block_table: Ids of its blocks in order.
+        num_reused: Prompt tokens that need not be computed.
+        num_reused_ram, num_reused_disk: Of these, brought back from there.
+        num_lost: Prompt tokens that were to be reused, and whose load failed.
+        chain_end: Why not more were found; None until it was admitted.
+        restore_s: Time from the beginning of the load until it was seen to be done, seconds.
+        place: Its place in the order of arrival, given by the scheduler.
+    """
+
+    request_id: RequestId
+    conversation_id: str
+    token_ids: list[int]
+    arrival: float = 0.0
+    num_prompt_tokens: int = field(init=False)
+    num_computed: int = field(init=False, default=0)
+    block_table: list[int] = field(init=False, default_factory=list)
+    num_reused: int = field(init=False, default=0)
+    num_reused_ram: int = field(init=False, default=0)
+    num_reused_disk: int = field(init=False, default=0)
+    num_lost: int = field(init=False, default=0)
+    chain_end: ChainEnd | None = field(init=False, default=None)
+    restore_s: float = field(init=False, default=0.0)
+    place: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        assert self.token_ids, "a sequence needs at least one token"
+        self.token_ids = list(self.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are known and not computed."""
+        return len(self.token_ids) - self.num_computed
+
+    def append(self, token_id: int) -> None:
+        """Add a sampled token, to be computed in the next step."""
+        self.token_ids.append(token_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChunk:
+    """A run of one sequence's tokens to compute in this step; their slots are in its table.
+
+    Attributes:
+        sequence: Whose.
+        start: Index of the first token; everything before it is computed.
+        num_tokens: At least 1.
+        needs_logits: Whether these are the last tokens known, so that the next one is sampled.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    needs_logits: bool
