@@ -15,6 +15,7 @@ from app.settings import SettingsStore
 from app.version import quire_version
 from ui.chat.chat_controller import ChatController
 from ui.chat.chat_menu import ChatMenuActions, build_chat_menu
+from ui.chat.full_chat_controller import FullChatController
 from ui.chat.model_controller import ModelController
 from ui.controls.menus import Menu
 from ui.dialogs.about import AboutDialog
@@ -26,6 +27,7 @@ from ui.dialogs.preferences import TEXT_SIZE_STEP, PreferencesDialog, theme_choi
 from ui.look.appearance import Appearance
 from ui.look.theme import Theme
 from ui.main_window import MainWindow
+from ui.memory_controller import MemoryController
 from ui.sidebar.sidebar_controller import SidebarController
 from ui.status_controller import StatusController
 
@@ -34,7 +36,7 @@ class Controller(QObject):
     """Owns the controllers of the parts.
 
     Attributes:
-        appearance, chat, models, sidebar, status: Theme, and the controllers of the parts.
+        appearance, chat, full_chat, memory, models, sidebar, status: Theme, and the controllers of the parts.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Controller(QObject):
         self.appearance = appearance
         pane = window.chat
         self.chat = ChatController(session, pane, self)
+        self.full_chat = FullChatController(session, pane, self)
+        self.memory = MemoryController(session, settings, pane.toast, self)
         self.models = ModelController(session, settings, pane, theme=theme, parent=self)
         self.sidebar = SidebarController(session, window.sidebar, pane.toast, self)
         self.status = StatusController(session, window.status, self)
@@ -84,6 +88,7 @@ class Controller(QObject):
         actions = ChatMenuActions(
             open_chat_settings=self.open_chat_settings,
             rename=self.rename,
+            clear_cache=self.clear_cache,
             delete=self.delete,
             choose_theme=self.appearance.choose_theme,
             change_text_size=self.change_text_size,
@@ -107,10 +112,12 @@ class Controller(QObject):
         self._open(dialog)
 
     def open_settings(self) -> None:
-        """Show theme and text size."""
-        dialog = PreferencesDialog(self._theme, self._window)
-        dialog.theme_chosen.connect(lambda key: self.appearance.choose_theme(theme_choice(key)))
-        dialog.text_size_chosen.connect(self.appearance.choose_text_size)
+        """Show theme, text size and memory."""
+        dialog = PreferencesDialog(self._theme, self._window, budgets=self.memory.budgets)
+        look = dialog.look
+        look.theme_chosen.connect(lambda key: self.appearance.choose_theme(theme_choice(key)))
+        look.text_size_chosen.connect(self.appearance.choose_text_size)
+        self.memory.attach(dialog.memory)
         self._open(dialog)
 
     def open_about(self) -> None:
@@ -144,6 +151,12 @@ class Controller(QObject):
         elif self._session.conversation is not None:
             self._window.chat.header.edit_title()
 
+    def clear_cache(self) -> None:
+        """Forget what models have read of the chat that is shown."""
+        conversation = self._session.conversation
+        if conversation is not None:
+            self.memory.clear_chat(conversation.id)
+
     def delete(self) -> None:
         """Delete the chat that is shown."""
         conversation = self._session.conversation
@@ -165,6 +178,7 @@ class Controller(QObject):
         window = self._window
         window.sidebar.new_chat_requested.connect(self.new_chat)
         window.sidebar.settings_requested.connect(self.open_settings)
+        window.sidebar.clear_requested.connect(self.memory.clear_chat)
         window.sidebar.left.connect(self.chat.focus_composer)
         window.chat.header.new_chat_button.clicked.connect(self.new_chat)
         window.chat.header.menu_button.clicked.connect(self.open_chat_menu)
@@ -222,6 +236,7 @@ class Controller(QObject):
 
     def _save_chat_settings(self, settings: ChatSettings) -> None:
         self._session.set_chat_settings(settings)
+        self.full_chat.refresh()
 
     def _open_link(self, address: str) -> None:
         if not open_link(self._theme, address, self._window):

@@ -176,9 +176,11 @@ class StatusBar(QWidget):
         self.first_word.show_text(text)
         self._place()
 
-    def show_memory(self, text: str) -> None:
-        """Say how much memory is used."""
-        self.memory.show_text(text, tip="Memory of Quire, and of this computer")
+    def show_memory(self, text: str, tiers: str = "") -> None:
+        """Say how much memory is used, and on hover what of it chats take."""
+        tip = "Memory of Quire, and of this computer"
+        self.memory.show_text(text, tip=f"{tip}\n{tiers}" if tiers else tip)
+        self.memory.setAccessibleDescription(tiers)
         self._place()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -18,6 +18,7 @@ from ui.chat.model_button import ModelLabel
 from ui.chat.model_words import model_label, model_name, short_name
 from ui.controls.numbers import gigabytes, rate, seconds
 from ui.controls.throttle import Throttle
+from ui.dialogs.memory_words import tiers_tip
 from ui.status_bar import StatusBar
 
 # Numbers that change more often than four times a second cannot be read.
@@ -56,7 +57,8 @@ class StatusController(QObject):
                 self._show_numbers()
             case StatsChanged(sample):
                 used, total = gigabytes(sample.rss_bytes), gigabytes(sample.total_memory_bytes)
-                self._bar.show_memory(f"Memory {used} of {total} GB")
+                tiers = tiers_tip(sample.stats)
+                self._bar.show_memory(f"Memory {used} of {total} GB", tiers)
             case _:
                 pass
 

@@ -143,6 +143,7 @@ def test_context_menu_of_a_chat_renames_and_deletes(open_window: Opener) -> None
     assert menu is not None
     assert [a.text().partition("\t")[0] for a in menu.actions() if a.text()] == [
         "Rename",
+        "Clear cached memory of this chat",
         "Delete chat",
     ]
     menu.actions()[-1].trigger()

@@ -43,11 +43,11 @@ def test_settings_dialog_changes_theme_and_text_size_at_once(open_window: Opener
     window.press(Qt.Key.Key_Comma, CTRL)
     dialog = window.controller.dialog
     assert isinstance(dialog, PreferencesDialog)
-    dialog.theme_choice.setFocus()
-    dialog.theme_choice.set_key("light")
-    QTest.keyClick(dialog.theme_choice, Qt.Key.Key_Right)
+    dialog.look.theme_choice.setFocus()
+    dialog.look.theme_choice.set_key("light")
+    QTest.keyClick(dialog.look.theme_choice, Qt.Key.Key_Right)
     assert window.program.theme.palette is DARK
-    dialog.text_size.setValue(150)
+    dialog.look.text_size.setValue(150)
     assert window.program.theme.text_size_percent == 150
     assert window.chat.composer.input.font().pixelSize() == 22
     assert window.program.settings.value.text_size_percent == 150

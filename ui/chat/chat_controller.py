@@ -7,6 +7,7 @@ from app.conversation import Conversation, ConversationId, MessageId
 from app.session_changes import (
     ConversationsChanged,
     ConversationShown,
+    DraftReturned,
     MessageAdded,
     MessageChanged,
     ReplyGrew,
@@ -65,9 +66,12 @@ class ChatController(QObject):
             case ReplyStarted(message):
                 messages.begin_reply(message)
                 self._pane.composer.set_replying(True)
-            case MessageChanged(message, _):
+            case MessageChanged(message, _, mark):
                 messages.update_message(message, self._versions(message.id))
+                messages.mark_left_out(mark)
                 self._show_replying()
+            case DraftReturned(text):
+                self._take_back(text)
             case _:
                 pass
 
@@ -75,6 +79,7 @@ class ChatController(QObject):
         self._swap_draft(conversation.id if conversation else None)
         path = conversation.path() if conversation else []
         versions = conversation.versions_on_path() if conversation else {}
+        self._pane.messages.mark_left_out(self._session.left_out_mark())
         self._pane.messages.show_path(path, versions)
         self._pane.show_empty(not path)
         self._show_title()
@@ -112,6 +117,12 @@ class ChatController(QObject):
         finally:  # whatever went wrong, what was written is not lost
             if not is_stored:
                 self._pane.composer.set_text(text)
+
+    def _take_back(self, text: str) -> None:
+        """A text was not sent: it stands before what was written since."""
+        composer = self._pane.composer
+        written = composer.text
+        composer.set_text(f"{text}\n\n{written}" if written.strip() else text)
 
     def _edit(self, key: int, text: str) -> None:
         if not self._session.edit(MessageId(key), text):

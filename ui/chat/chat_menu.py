@@ -17,6 +17,7 @@ class ChatMenuActions:
 
     open_chat_settings: Callable[[], object]
     rename: Callable[[], object]
+    clear_cache: Callable[[], object]
     delete: Callable[[], object]
     choose_theme: Callable[[ThemeChoice], object]
     change_text_size: Callable[[int], object]
@@ -36,6 +37,12 @@ def build_chat_menu(
         shortcut="Ctrl+Shift+,",
     )
     menu.add("Rename", actions.rename, icon_name="pencil", shortcut="F2", is_enabled=has_chat)
+    menu.add(
+        "Clear cached memory of this chat",
+        actions.clear_cache,
+        icon_name="eraser",
+        is_enabled=has_chat,
+    )
     menu.addSeparator()
     themes = menu.add_menu("Theme", icon_name="contrast")
     group = QActionGroup(themes)

@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QWidget
 from ui.chat.composer import Composer
 from ui.chat.empty_state import EmptyState
 from ui.chat.header import Header
+from ui.controls.hint_line import HintLine
 from ui.controls.notice import Notice
 from ui.controls.toast import Toast
 from ui.look.theme import Theme
@@ -14,13 +15,16 @@ from ui.replies.reply_column import COLUMN_WIDTH, MARGIN, NARROW_BELOW, NARROW_M
 
 _GAP = 14
 _TOAST_GAP = 10
+_NOTICE_GAP = 10
+_HINT_GAP = 8
 
 
 class ChatPane(QWidget):
     """Places its parts by hand, because the composer grows upwards over the column's foot.
 
     Attributes:
-        header, messages, empty, notice, composer, toast: The parts.
+        header, messages, empty, notice, full_card, hint, composer, toast: The parts. Of the three
+            above the composer, `notice` is about the model, `full_card` and `hint` about a full chat.
     """
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -31,9 +35,11 @@ class ChatPane(QWidget):
         self.messages = MessageList(theme, self)
         self.empty = EmptyState(theme, self)
         self.notice = Notice(theme, self)
+        self.full_card = Notice(theme, self)
+        self.hint = HintLine(theme, self)
         self.composer = Composer(theme, self)
         self.toast = Toast(theme, self)
-        for guest in (self.notice, self.toast):
+        for guest in (self.notice, self.full_card, self.toast):
             guest.focus_home = self.composer.input
         self.composer.height_changed.connect(self.place)
         self.toast.resized.connect(self._place_toast)
@@ -73,10 +79,12 @@ class ChatPane(QWidget):
             height - _GAP - top + margins.top() + margins.bottom(),
         )
         bottom = top
-        if self.notice.isVisibleTo(self):
-            notice_height = self.notice.wanted_height(column)
-            bottom = top - 10 - notice_height
-            self.notice.setGeometry(left, bottom, column, notice_height)
+        guests = ((self.hint, _HINT_GAP), (self.full_card, _NOTICE_GAP), (self.notice, _NOTICE_GAP))
+        for guest, gap in guests:
+            if guest.isVisibleTo(self):
+                guest_height = guest.wanted_height(column)
+                bottom -= gap + guest_height
+                guest.setGeometry(left, bottom, column, guest_height)
         content_height = max(0, bottom - head)
         self.messages.setGeometry(0, head, width, content_height)
         self.empty.setGeometry(0, head, width, content_height)

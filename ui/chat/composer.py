@@ -36,8 +36,8 @@ class SendButton(HoverButton):
         """What a click does."""
         return self._mode
 
-    def set_mode(self, mode: _Mode, *, can_act: bool) -> None:
-        """Take this action; `can_act` is whether there is anything to do."""
+    def set_mode(self, mode: _Mode, *, can_act: bool, reason: str = "") -> None:
+        """Take this action; `can_act` is whether it can be done, `reason` why it cannot."""
         self._mode = mode
         self.setEnabled(can_act)
         if mode == "stop":
@@ -46,7 +46,7 @@ class SendButton(HoverButton):
             self.name_it("Send", "Enter")
         else:
             self.setAccessibleName("Send")
-            self.setToolTip("Write a message first")
+            self.setToolTip(reason or "Write a message first")
         self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -78,6 +78,7 @@ class Composer(QWidget):
         edit_last_requested: Up in the empty composer.
         height_changed: `wanted_height` differs.
         refused: A text of so many characters was pasted, which is too long.
+        text_changed: Something else is written.
     """
 
     sent = Signal(str)
@@ -85,23 +86,26 @@ class Composer(QWidget):
     edit_last_requested = Signal()
     height_changed = Signal()
     refused = Signal(int)
+    text_changed = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._is_replying = False
+        self._block = ""
         self.input = ComposerInput(theme, self)
         self.button = SendButton(theme, self)
         self.input.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setFocusProxy(self.input)
         self.setCursor(Qt.CursorShape.IBeamCursor)
         self.button.setCursor(Qt.CursorShape.ArrowCursor)
-        self.input.submitted.connect(self._submit)
+        self.input.submitted.connect(self.submit)
         self.input.escaped.connect(self._escape)
         self.input.last_message_wanted.connect(self.edit_last_requested)
         self.input.height_changed.connect(self.height_changed)
         self.input.refused.connect(self.refused)
         self.input.textChanged.connect(self._show_button)
+        self.input.textChanged.connect(self.text_changed)
         self.button.clicked.connect(self._act)
         theme.changed.connect(self.update)
         self.set_hint("Write a message")
@@ -122,6 +126,11 @@ class Composer(QWidget):
     def set_replying(self, is_replying: bool) -> None:
         """Whether a reply is written now, which the button and Escape can stop."""
         self._is_replying = is_replying
+        self._show_button()
+
+    def set_block(self, reason: str) -> None:
+        """Send nothing, for this reason; "" lets it send again."""
+        self._block = reason
         self._show_button()
 
     def margins(self) -> QMargins:
@@ -168,8 +177,9 @@ class Composer(QWidget):
     def _surface(self) -> QRect:
         return self.rect().marginsRemoved(self.margins())
 
-    def _submit(self) -> None:
-        if self.text.strip():
+    def submit(self) -> None:
+        """Send what is written, if there is anything and nothing keeps it from being sent."""
+        if self.text.strip() and not self._block:
             self.sent.emit(self.text)
 
     def _escape(self) -> None:
@@ -180,10 +190,11 @@ class Composer(QWidget):
         if self.button.mode == "stop":
             self.stop_requested.emit()
         else:
-            self._submit()
+            self.submit()
 
     def _show_button(self) -> None:
         if self._is_replying:
             self.button.set_mode("stop", can_act=True)
         else:
-            self.button.set_mode("send", can_act=bool(self.text.strip()))
+            can_send = bool(self.text.strip()) and not self._block
+            self.button.set_mode("send", can_act=can_send, reason=self._block)

@@ -1,12 +1,14 @@
 """A card above the composer that tells what is in the way, and offers the next step. GUI thread."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from ui.controls.buttons import Button
+from ui.controls.buttons import Button, ButtonKind
+from ui.controls.flow_row import FlowRow
 from ui.controls.focus_guest import FocusGuest
 from ui.controls.labels import Label
 from ui.look.icons import paint_icon
@@ -18,28 +20,40 @@ _OUTLINE_OPACITY = 0.38
 _FILL_OPACITY = 0.6
 
 NoticeAction = tuple[str, Callable[[], object]]
+NoticeKind = Literal["failure", "warning", "work"]
+
+_ICONS = {"failure": "circle-alert", "warning": "triangle-alert", "work": "file-text"}
+_BUTTONS: dict[NoticeKind, tuple[ButtonKind, ...]] = {
+    "failure": ("secondary", "quiet"),
+    "warning": ("primary", "secondary", "quiet"),
+    "work": ("secondary",),
+}
 
 
 class Notice(FocusGuest):
-    """What happened, in one title and one sentence; the first action is the one that solves it."""
+    """What is so, in one title and one sentence; the first action is the one that solves it.
+
+    Tab reaches its buttons just before `focus_home`.
+    """
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._kind: NoticeKind = "failure"
+        self._runs: list[Callable[[], object]] = []
         self._title = Label(theme, style="ui_title")
         self._text = Label(theme, style="label", role="text_2")
         self._title.setWordWrap(True)
         self._text.setWordWrap(True)
         self.buttons: list[Button] = []
-        self._row = QHBoxLayout()
-        self._row.setSpacing(4)
+        self._row = FlowRow()
         column = QVBoxLayout(self)
         column.setContentsMargins(48, 14, 16, 12)
         column.setSpacing(2)
         column.addWidget(self._title)
         column.addWidget(self._text)
         column.addSpacing(10)
-        column.addLayout(self._row)
+        column.addWidget(self._row)
         theme.changed.connect(self.update)
         self.hide()
 
@@ -48,24 +62,33 @@ class Notice(FocusGuest):
         """Title and sentence."""
         return f"{self._title.text()}\n{self._text.text()}"
 
+    def show_words(
+        self, title: str, text: str, actions: Sequence[NoticeAction], *, kind: NoticeKind
+    ) -> None:
+        """Tell this and offer these actions, the solving one first.
+
+        Who has the focus on a button keeps it if the buttons are the same as before.
+        """
+        names = [name for name, _ in actions]
+        are_same = kind == self._kind and names == [button.text() for button in self.buttons]
+        self._kind = kind
+        self._runs = [run for _, run in actions]
+        self._title.setText(title)
+        self.set_text(text)
+        if not are_same:
+            self._make_buttons(names)
+        self.setAccessibleName(f"{title} {text}".strip())
+        self.show()
+        self.update()
+
+    def set_text(self, text: str) -> None:
+        """Say this below the title instead."""
+        self._text.setText(text)
+        self._text.setVisible(bool(text))
+
     def show_failure(self, title: str, text: str, actions: Sequence[NoticeAction]) -> None:
         """Tell a failure and offer these actions, the solving one first."""
-        self._title.setText(title)
-        self._text.setText(text)
-        for button in self.buttons:
-            self._row.removeWidget(button)
-            button.deleteLater()
-        while self._row.count():
-            self._row.takeAt(0)
-        self.buttons = []
-        for number, (name, run) in enumerate(actions):
-            button = Button(self._theme, name, "quiet" if number else "secondary")
-            button.clicked.connect(lambda _checked=False, run=run: run())
-            self.buttons.append(button)
-            self._row.addWidget(button)
-        self._row.addStretch()
-        self.setAccessibleName(f"{title} {text}")
-        self.show()
+        self.show_words(title, text, actions, kind="failure")
 
     def wanted_height(self, width: int) -> int:
         """Height at this width."""
@@ -76,11 +99,41 @@ class Notice(FocusGuest):
         painter = QPainter(self)
         palette = self._theme.palette
         rect = QRectF(self.rect())
-        outline = QColor(palette.danger)
-        fill = QColor(palette.danger_soft)
+        outline, fill, color = self._colors()
+        paint_rounded(painter, rect, _RADIUS, fill=palette.surface)
+        paint_rounded(painter, rect, _RADIUS, fill=fill, outline=outline)
+        middle = 14 + self._theme.line_height("ui_title") / 2
+        paint_icon(painter, _ICONS[self._kind], color, QRectF(16, middle - 9, 18, 18))
+
+    def _colors(self) -> tuple[QColor, QColor, str]:
+        """Outline, fill, and colour of the icon."""
+        palette = self._theme.palette
+        if self._kind == "work":
+            return QColor(palette.border_2), QColor(palette.raised), palette.text_2
+        color, soft = palette.warn, palette.warn_soft
+        if self._kind == "failure":
+            color, soft = palette.danger, palette.danger_soft
+        outline, fill = QColor(color), QColor(soft)
         if not palette.is_contrast:
             outline.setAlphaF(_OUTLINE_OPACITY)
             fill.setAlphaF(_FILL_OPACITY)
-        paint_rounded(painter, rect, _RADIUS, fill=palette.surface)
-        paint_rounded(painter, rect, _RADIUS, fill=fill, outline=outline)
-        paint_icon(painter, "circle-alert", palette.danger, QRectF(16, 15, 18, 18))
+        return outline, fill, color
+
+    def _make_buttons(self, names: Sequence[str]) -> None:
+        if self.isVisible():
+            self._give_focus_back()
+        for button in self.buttons:
+            button.hide()
+            button.deleteLater()
+        kinds = _BUTTONS[self._kind]
+        self.buttons = []
+        for number, name in enumerate(names):
+            button = Button(self._theme, name, kinds[min(number, len(kinds) - 1)])
+            button.clicked.connect(lambda _checked=False, number=number: self._runs[number]())
+            self.buttons.append(button)
+        self._row.set_controls(self.buttons)
+        if self.focus_home is not None:
+            before = cast(QWidget, self.focus_home.previousInFocusChain())  # a ring: never None
+            for button in self.buttons:
+                QWidget.setTabOrder(before, button)
+                before = button

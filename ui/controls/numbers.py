@@ -24,6 +24,15 @@ def gigabytes(value: int) -> str:
     return locale().toString(value / 1e9, "f", 1)
 
 
+def size(value: int) -> str:
+    """Bytes in the unit that suits them (powers of 1,000): "412 MB", "2.0 GB", "6.5 MB", "0 MB"."""
+    for unit, factor in (("TB", 10**12), ("GB", 10**9)):
+        if value >= 0.9995 * factor:  # what would be written as 1,000 of the next smaller unit
+            return f"{locale().toString(value / factor, 'f', 1)} {unit}"
+    decimals = 1 if 0 < value < 9.95e6 else 0
+    return f"{locale().toString(value / 1e6, 'f', decimals)} MB"
+
+
 def rate(tokens_per_second: float) -> str:
     """Tokens per second: whole from 10 on, one decimal below."""
     decimals = 0 if tokens_per_second >= 10 else 1

@@ -1,13 +1,16 @@
-"""System prompt and sampling of one chat. GUI thread."""
+"""System prompt, sampling, and what to do when full, of one chat. GUI thread."""
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
 
-from app.conversation import ChatSettings
+from app.conversation import ChatSettings, OnFull
 from inference.config import SamplingParams
+from ui.controls.choice_row import ChoiceRow
 from ui.controls.fields import AreaField, Field
+from ui.controls.labels import Label
 from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
+from ui.dialogs.on_full_choices import ON_FULL_CHOICES
 from ui.dialogs.sampling_form import FORM_FIELDS, read_form, texts_of
 from ui.look.theme import Theme
 
@@ -60,6 +63,8 @@ class ChatSettingsDialog(Dialog):
             self.fields[form_field.name] = field
             grid.addWidget(field, number // 2, number % 2, Qt.AlignmentFlag.AlignTop)
         self.form.content.addLayout(grid)
+        self.on_full: dict[OnFull, ChoiceRow] = {}
+        self._add_on_full()
         self.reset_button = self.add_left_button("Reset to defaults")
         self.reset_button.clicked.connect(self._reset)
         self.add_button("Cancel").clicked.connect(self.reject)
@@ -67,7 +72,19 @@ class ChatSettingsDialog(Dialog):
         self.save_button.clicked.connect(self._save)
         self._show(settings)
 
+    def _add_on_full(self) -> None:
+        box = QWidget()
+        rows = QVBoxLayout(box)
+        rows.setContentsMargins(0, 0, 0, 0)
+        rows.setSpacing(0)
+        rows.addWidget(Label(self.theme, "When the chat is full", style="label"))
+        for key, name, hint in ON_FULL_CHOICES:
+            self.on_full[key] = ChoiceRow(self.theme, name, hint=hint, parent=box)
+            rows.addWidget(self.on_full[key])
+        self.form.content.addWidget(box)
+
     def _show(self, settings: ChatSettings) -> None:
+        self.on_full[settings.on_full].setChecked(True)
         self.prompt_field.set_text(settings.system_prompt)
         for name, text in texts_of(settings.sampling or self._general_sampling).items():
             self.fields[name].set_text(text)
@@ -90,5 +107,6 @@ class ChatSettingsDialog(Dialog):
             return
         params, _ = read_form({name: field.text for name, field in self.fields.items()})
         sampling = None if params == self._general_sampling else params
-        self.saved.emit(ChatSettings(system_prompt=self.prompt_field.text, sampling=sampling))
+        on_full = next(key for key, row in self.on_full.items() if row.isChecked())
+        self.saved.emit(ChatSettings(self.prompt_field.text, sampling, on_full))
         self.accept()

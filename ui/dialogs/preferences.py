@@ -1,14 +1,16 @@
-"""General settings: theme and text size, which act at once. GUI thread."""
+"""General settings: look and memory, which act at once. GUI thread."""
 
 from typing import cast
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QHBoxLayout, QWidget
+from PySide6.QtCore import QTimer, Signal
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from ui.controls.labels import Label
 from ui.controls.segmented import Segmented
 from ui.controls.slider import Slider
+from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
+from ui.dialogs.memory_page import Budgets, MemoryPage
 from ui.look.theme import MAX_TEXT_SIZE_PERCENT, MIN_TEXT_SIZE_PERCENT, Theme, ThemeChoice
 
 TEXT_SIZE_STEP = 10
@@ -18,9 +20,11 @@ THEME_NAMES: tuple[tuple[ThemeChoice, str], ...] = (
     ("dark", "Dark"),
     ("contrast", "High contrast"),
 )
+PAGES = (("look", "Look"), ("memory", "Memory"))
+_WIDTH = 520
 
 
-class PreferencesDialog(Dialog):
+class LookPage(QWidget):
     """Theme and text size.
 
     Signals:
@@ -31,20 +35,16 @@ class PreferencesDialog(Dialog):
     theme_chosen = Signal(str)
     text_size_chosen = Signal(int)
 
-    def __init__(self, theme: Theme, parent: QWidget | None) -> None:
-        super().__init__(theme, "Settings", parent)
-        self.content.addWidget(Label(theme, "Theme", style="label"))
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
         self.theme_choice = Segmented(theme, "Theme", THEME_NAMES)
         self.theme_choice.set_key(theme.choice)
         self.theme_choice.chosen.connect(self.theme_chosen)
-        self.content.addWidget(self.theme_choice)
         head = QHBoxLayout()
         head.addWidget(Label(theme, "Text size", style="label"))
         head.addStretch()
         self._value = Label(theme, style="small_strong")
         head.addWidget(self._value)
-        self.content.addSpacing(4)
-        self.content.addLayout(head)
         self.text_size = Slider(
             theme,
             "Text size",
@@ -54,8 +54,14 @@ class PreferencesDialog(Dialog):
         )
         self.text_size.setValue(theme.text_size_percent)
         self.text_size.valueChanged.connect(self._size_changed)
-        self.content.addWidget(self.text_size)
-        self.add_button("Close", is_first=True).clicked.connect(self.accept)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(12)
+        column.addWidget(Label(theme, "Theme", style="label"))
+        column.addWidget(self.theme_choice)
+        column.addSpacing(4)
+        column.addLayout(head)
+        column.addWidget(self.text_size)
         self._show_size(theme.text_size_percent)
 
     def _size_changed(self, percent: int) -> None:
@@ -65,6 +71,49 @@ class PreferencesDialog(Dialog):
 
     def _show_size(self, percent: int) -> None:
         self._value.setText(f"{percent}%")
+
+
+class PreferencesDialog(Dialog):
+    """Two pages, of which one is shown.
+
+    Attributes:
+        pages: Chooses the page.
+        look, memory: The pages.
+    """
+
+    def __init__(self, theme: Theme, parent: QWidget | None, *, budgets: Budgets) -> None:
+        super().__init__(theme, "Settings", parent, width=_WIDTH)
+        self.pages = Segmented(theme, "Page", PAGES)
+        self.pages.chosen.connect(self.show_page)
+        self.look = LookPage(theme)
+        self.memory = MemoryPage(theme, budgets)
+        self._area = TallArea()
+        self._area.content.addWidget(self.look)
+        self._area.content.addWidget(self.memory)
+        self.content.addWidget(self.pages)
+        self.content.addSpacing(4)
+        self.content.addWidget(self._area)
+        self._fit_later = QTimer(self)
+        self._fit_later.setSingleShot(True)
+        self._fit_later.setInterval(0)
+        self._fit_later.timeout.connect(self._area.fit)
+        self.memory.height_changed.connect(self._fit_later.start)
+        theme.changed.connect(self._fit_later.start)
+        self.add_button("Close", is_first=True).clicked.connect(self.accept)
+        self.show_page("look")
+
+    @property
+    def area(self) -> TallArea:
+        """What scrolls."""
+        return self._area
+
+    def show_page(self, key: str) -> None:
+        """Show the page of this key of `PAGES`."""
+        self.pages.set_key(key)
+        self.look.setVisible(key == "look")
+        self.memory.setVisible(key == "memory")
+        self._area.verticalScrollBar().setValue(0)
+        self._area.fit()
 
 
 def theme_choice(key: str) -> ThemeChoice:

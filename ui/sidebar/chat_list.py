@@ -90,10 +90,12 @@ class ChatList(QListView):
 
     Signals:
         chat_chosen: A chat is to be opened: its id.
+        clear_requested: What models have read of a chat is to be forgotten: its id.
         delete_requested: A chat is to be deleted: its id.
     """
 
     chat_chosen = Signal(str)
+    clear_requested = Signal(str)
     delete_requested = Signal(str)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -254,6 +256,11 @@ class ChatList(QListView):
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         chat_id = row.id
         menu.add("Rename", lambda: self.rename(chat_id), icon_name="pencil", shortcut="F2")
+        menu.add(
+            "Clear cached memory of this chat",
+            lambda: self.clear_requested.emit(chat_id),
+            icon_name="eraser",
+        )
         menu.addSeparator()
         menu.add(
             "Delete chat",

@@ -91,6 +91,7 @@ class Sidebar(QWidget):
         new_chat_requested, fold_requested, settings_requested: What they say.
         chat_chosen: A chat is to be opened: its id.
         rename_requested: A chat gets another title: id, title.
+        clear_requested: What models have read of a chat is to be forgotten: its id.
         delete_requested: A chat is to be deleted: its id.
         search_changed: The words to search for; "" ends the search.
         left: Escape: the composer takes over.
@@ -101,6 +102,7 @@ class Sidebar(QWidget):
     settings_requested = Signal()
     chat_chosen = Signal(str)
     rename_requested = Signal(str, str)
+    clear_requested = Signal(str)
     delete_requested = Signal(str)
     search_changed = Signal(str)
     left = Signal()
@@ -188,6 +190,7 @@ class Sidebar(QWidget):
         self.search_field.textChanged.connect(self.search_changed)
         self.search_field.left.connect(self._leave_search)
         self.chat_list.chat_chosen.connect(self.chat_chosen)
+        self.chat_list.clear_requested.connect(self.clear_requested)
         self.chat_list.delete_requested.connect(self.delete_requested)
         self.chat_list.rows.title_edited.connect(self.rename_requested)
 

@@ -1,0 +1,167 @@
+"""Says before sending that a chat is full, and offers what can be done about it. GUI thread."""
+
+from PySide6.QtCore import QObject, Qt, QTimer
+
+from app.chat_session import ChatSession
+from app.conversation import OnFull
+from app.messages import Failure
+from app.session_changes import (
+    ChatIsFull,
+    ConversationShown,
+    DraftMeasured,
+    MessageChanged,
+    ModelChanged,
+    ReplyStarted,
+    SessionChange,
+    SummaryEnded,
+    SummaryProgress,
+)
+from ui.chat.chat_pane import ChatPane
+from ui.chat.full_chat_words import (
+    LEAVE_OUT,
+    NEW_CHAT,
+    NOT_NOW,
+    STOP,
+    full_words,
+    hint_words,
+    summary_words,
+)
+from ui.controls.throttle import Throttle
+
+MEASURE_DELAY_MS = 300
+_PROGRESS_MS = 250
+
+
+class FullChatController(QObject):
+    """Has the draft measured, and keeps the card and the hint above the composer true."""
+
+    def __init__(self, session: ChatSession, pane: ChatPane, parent: QObject) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._pane = pane
+        self._size: tuple[int, int] | None = None  # prompt and context in tokens, if it is too long
+        self._was_refused = False  # the draft was to be sent, so a choice sends it
+        self._num_chars: int | None = None  # of the summary in the making
+        self._progress = Throttle(_PROGRESS_MS, self)
+        self._timer = QTimer(pane)  # not later than the composer
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(MEASURE_DELAY_MS)
+        self._timer.timeout.connect(self._measure)
+        pane.composer.text_changed.connect(self._text_changed)
+        session.subscribe(self._follow)
+        self._measure_later()
+
+    def refresh(self) -> None:
+        """The choice for this chat may be another."""
+        self._show()
+
+    def _follow(self, change: SessionChange) -> None:
+        match change:
+            case DraftMeasured(prompt_tokens, context_tokens, fits):
+                self._take_size(None if fits else (prompt_tokens, context_tokens))
+            case ChatIsFull(prompt_tokens, context_tokens, _):
+                self._was_refused = True
+                self._take_size((prompt_tokens, context_tokens))
+            case ConversationShown() | ModelChanged():
+                self._take_size(None)
+                self._measure_later()
+            case MessageChanged():
+                self._measure_later()
+            case ReplyStarted():
+                self._was_refused = False
+                self._show()
+            case SummaryProgress(num_chars):
+                self._num_chars = num_chars
+                self._progress.call(self._show)
+            case SummaryEnded(failure):
+                self._end_summary(failure)
+            case _:
+                pass
+
+    # ------------------------------------------------------------ measuring
+
+    def _text_changed(self) -> None:
+        self._was_refused = False
+        self._measure_later()
+
+    def _measure_later(self) -> None:
+        self._timer.start()
+
+    def _measure(self) -> None:
+        # While a reply grows, its length would be old at once; its end comes here again.
+        if not self._session.is_replying and not self._session.is_summarising:
+            self._session.measure_draft(self._pane.composer.text)
+
+    def _take_size(self, size: tuple[int, int] | None) -> None:
+        self._size = size
+        self._was_refused = self._was_refused and size is not None
+        self._show()
+
+    # ------------------------------------------------------------ what is shown
+
+    def _show(self) -> None:
+        choice = self._session.chat_settings.on_full
+        is_summing = self._num_chars is not None
+        is_full = self._size is not None and not self._session.is_replying and not is_summing
+        self._show_card(choice, is_full=is_full, is_summing=is_summing)
+        hint = hint_words(choice) if is_full else ""
+        if hint:
+            self._pane.hint.show_text(hint, tip="Choose otherwise in the settings of this chat")
+        else:
+            self._pane.hint.hide()
+        block = "This chat is being summed up" if is_summing else ""
+        if is_full and choice == "stop":
+            block = "This chat is full"
+        self._pane.composer.set_block(block)
+        self._pane.place()
+
+    def _show_card(self, choice: OnFull, *, is_full: bool, is_summing: bool) -> None:
+        card = self._pane.full_card
+        if is_summing:
+            title, text = summary_words(self._num_chars or 0)
+            card.show_words(title, text, [(STOP, self._session.stop)], kind="work")
+        elif is_full and self._size is not None and choice in ("ask", "stop"):
+            title, text = full_words(*self._size, is_off=choice == "stop")
+            actions = [(LEAVE_OUT, self._leave_out), (NEW_CHAT, self._sum_up)]
+            if choice == "ask":
+                actions.append((NOT_NOW, self._send_nothing))
+            card.show_words(title, text, actions, kind="warning")
+        else:
+            card.hide()
+
+    # ------------------------------------------------------------ what is chosen
+
+    def _leave_out(self) -> None:
+        wants_to_send = self._was_refused
+        self._choose("leave_out")
+        if wants_to_send:
+            self._pane.composer.submit()
+
+    def _send_nothing(self) -> None:
+        self._choose("stop")
+
+    def _choose(self, choice: OnFull) -> None:
+        self._session.choose_on_full(choice)
+        self._show()
+        self._pane.composer.input.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _sum_up(self) -> None:
+        """Once, for this chat as it is now: another one begins, and this choice goes with it."""
+        composer = self._pane.composer
+        text = composer.text
+        composer.set_text("")  # first: the new chat must not find it as a draft
+        is_taken = False
+        try:
+            is_taken = self._session.continue_in_new_chat(text)
+        finally:  # whatever went wrong, what was written is not lost
+            if not is_taken:
+                composer.set_text(text)
+
+    def _end_summary(self, failure: Failure | None) -> None:
+        self._num_chars = None
+        self._progress.cancel()
+        self._show()
+        self._measure_later()
+        if failure is not None:
+            words = f"{failure.message} {failure.hint}".strip()
+            self._pane.toast.show_text(words, icon_name="circle-alert", icon_role="warn")

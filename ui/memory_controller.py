@@ -1,0 +1,96 @@
+"""Between the session and what a person sees of the memory of chats. GUI thread."""
+
+from typing import cast
+
+from PySide6.QtCore import QObject
+from shiboken6 import isValid
+
+from app.chat_session import ChatSession
+from app.conversation import ConversationId
+from app.engine_setup import kv_scheme_of
+from app.session_changes import (
+    CacheWasCleared,
+    ModelChanged,
+    SchemeRefused,
+    SessionChange,
+    StatsChanged,
+)
+from app.settings import SettingsStore
+from inference.config import KvSchemeName
+from inference.metrics import EngineStats
+from ui.controls.toast import Toast
+from ui.dialogs.memory_page import Budgets, MemoryPage
+from ui.dialogs.memory_words import cleared_text
+
+
+class MemoryController(QObject):
+    """Fills the page of the settings while it is open, and clears what is cached."""
+
+    def __init__(
+        self, session: ChatSession, settings: SettingsStore, toast: Toast, parent: QObject
+    ) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._settings = settings
+        self._toast = toast
+        self._stats: EngineStats | None = None
+        self._page: MemoryPage | None = None
+        session.subscribe(self._follow)
+
+    @property
+    def budgets(self) -> Budgets:
+        """What is set for device, RAM and disk."""
+        value = self._settings.value
+        return (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes)
+
+    def attach(self, page: MemoryPage) -> None:
+        """Keep this page true from now on."""
+        self._page = page
+        page.budgets_chosen.connect(self._set_budgets)
+        page.scheme_chosen.connect(
+            lambda key: self._session.set_kv_scheme(cast(KvSchemeName, key))  # a key of the page
+        )
+        page.clear_requested.connect(self._session.clear_all_cache)
+        page.show_stats(self._stats)
+        self._show_model()
+
+    def clear_chat(self, chat_id: str) -> None:
+        """Forget what models have read of this chat; its text stays."""
+        self._session.clear_chat_cache(ConversationId(chat_id))
+
+    def _follow(self, change: SessionChange) -> None:
+        match change:
+            case StatsChanged(sample):
+                self._stats = sample.stats
+                page = self._open_page()
+                if page is not None:
+                    page.show_stats(self._stats)
+            case ModelChanged():
+                self._show_model()
+            case CacheWasCleared(chat_id, freed_bytes):
+                self._tell_cleared(freed_bytes, is_one_chat=chat_id is not None)
+            case SchemeRefused(reason):
+                self._toast.show_text(reason, icon_name="circle-alert", icon_role="warn")
+            case _:
+                pass
+
+    def _tell_cleared(self, freed_bytes: int, *, is_one_chat: bool) -> None:
+        result = cleared_text(freed_bytes, is_one_chat=is_one_chat)
+        self._toast.show_text(result)
+        page = self._open_page()
+        if page is not None and not is_one_chat:
+            page.show_cleared(result)
+
+    def _set_budgets(self, budgets: Budgets) -> None:
+        self._session.set_cache_budgets(*budgets)
+
+    def _show_model(self) -> None:
+        page = self._open_page()
+        state = self._session.model
+        if page is not None:
+            page.show_model(state.info, kv_scheme_of(self._settings.value, state.path))
+
+    def _open_page(self) -> MemoryPage | None:
+        if self._page is not None and not isValid(self._page):
+            self._page = None  # it went with its dialog
+        return self._page
