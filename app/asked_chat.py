@@ -2,12 +2,14 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
 from app.prompting import title_from
 from app.storage import ConversationStore
+from inference.request import PromptPart
 
 
 class AskedChat:
@@ -35,6 +37,11 @@ class AskedChat:
             if stored is not None:
                 self._is_new = False
                 self._conversation = stored
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the chat outlives this call."""
+        return self._store is not None
 
     @property
     def settings(self) -> ChatSettings:
@@ -81,6 +88,11 @@ class AskedChat:
         """Keep the reply as it stands."""
         if self._store is not None:
             self._store.update_message(message)
+
+    def set_parts(self, parts: Mapping[MessageId, PromptPart], model_key: str) -> None:
+        """Keep ids of the prompt with the messages of the chat."""
+        if self._store is not None:
+            self._store.set_parts(parts, model_key)
 
     def close(self) -> None:
         """Close the database."""

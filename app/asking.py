@@ -5,71 +5,46 @@ Runs on the main thread; the engine is used directly, without the window's secon
 
 import argparse
 import contextlib
-import io
 import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 import psutil
 
 from app.asked_chat import AskedChat
+from app.asked_reply import REPLY_ID, AskedReply
+from app.chat_prompt import chat_prompt
 from app.cli import (
     EXIT_BROKEN_PIPE,
-    EXIT_INTERRUPTED,
     EXIT_OK,
     BadInputError,
     complain,
     sampling_from,
+    write_out,
 )
+from app.engine_like import EngineLike
+from app.engine_setup import engine_config
 from app.errors import AppError, ProfileError
-from app.failures import failure_from
+from app.failures import is_scheme_refused
 from app.live_reply import LiveReply
 from app.logs import end_log, start_log
-from app.messages import ReplyEnded, ReplyId, ReplyProgressed
 from app.paths import Paths
 from app.preload import import_engine
-from app.prompting import engine_messages
 from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
-from app.texts import without_controls
-from inference.config import EngineConfig, SamplingParams
-from inference.errors import EngineError
-from inference.metrics import ModelInfo, RequestMetrics
-from inference.request import ChatMessage, FinishReason, StepOutput
+from inference.config import EngineConfig, KvSchemeName
+from inference.errors import EngineError, InvalidRequestError
+from inference.metrics import ModelInfo
+from inference.request import FinishReason
 
 logger = logging.getLogger(__name__)
 
-_REPLY_ID = ReplyId(1)  # there is only one
 
-
-class AskedEngine(Protocol):
-    """What `ask` needs of an engine."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """What was loaded."""
-
-    def generate(
-        self,
-        *,
-        conversation_id: str,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams,
-        plain_text: bool,
-    ) -> Iterator[StepOutput]:
-        """Make one reply; refuses at once what it cannot answer."""
-
-    def close(self) -> None:
-        """Give all memory back."""
-
-
-def open_engine(path: str, config: EngineConfig) -> AskedEngine:
+def open_engine(path: str, config: EngineConfig) -> EngineLike:
     """Open a model with the real engine."""
     return import_engine().load(path, config)
 
@@ -79,7 +54,7 @@ def answer(
     question: str,
     paths: Paths,
     *,
-    opener: Callable[[str, EngineConfig], AskedEngine] = open_engine,
+    opener: Callable[[str, EngineConfig], EngineLike] = open_engine,
 ) -> int:
     """Answer `question` as the options say; returns the exit code.
 
@@ -100,25 +75,42 @@ def answer(
         cleanup.callback(chat.close)
         # Checked before the model is opened, which takes seconds.
         params = sampling_from(options, chat.settings.sampling or settings.sampling)
-        engine = opener(
-            model,
-            EngineConfig(context_tokens=settings.context_tokens, num_threads=settings.num_threads),
-        )
+        engine = _open(opener, model, settings, _kv_dir(options, paths), options.kv)
         cleanup.callback(engine.close)
         history = chat.say(question, system_prompt=options.system)
-        live = LiveReply(_REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
-        live.key = engine.info.fingerprint
-        answering = _Answering(engine, chat, live, is_streaming=not options.json)
-        general = settings.system_prompt
-        code = answering.run(
-            engine_messages(
-                history, system_prompt=chat.settings.system_prompt or general, key=live.key
-            ),
-            params,
-        )
+        key = engine.info.fingerprint
+        prompt = chat_prompt(history, settings=chat.settings, general=settings, key=key)
+        live = LiveReply(REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
+        live.sent(prompt, key)
+        answering = AskedReply(engine, chat, live, prompt, is_streaming=not options.json)
+        code = answering.run(params)
         if options.json and code != EXIT_BROKEN_PIPE:
             code = _print_report(live, answering.finish_reason, engine.info) or code
     return code
+
+
+def _kv_dir(options: argparse.Namespace, paths: Paths) -> Path | None:
+    """Where blocks are kept; a question without a chat keeps nothing, and makes no folder either."""
+    if options.conversation is not None or os.path.isdir(paths.kv_dir):
+        return paths.kv_dir
+    return None
+
+
+def _open(
+    opener: Callable[[str, EngineConfig], EngineLike],
+    model: str,
+    settings: Settings,
+    kv_dir: Path | None,
+    kv_scheme: KvSchemeName | None,
+) -> EngineLike:
+    """Open the model; a way of storing that is only set, not asked for, may give way to another."""
+    try:
+        return opener(model, engine_config(settings, model, kv_dir=kv_dir, kv_scheme=kv_scheme))
+    except InvalidRequestError as error:
+        if kv_scheme is not None or not is_scheme_refused(error):
+            raise
+        complain(error.reason)
+    return opener(model, engine_config(settings, model, kv_dir=kv_dir, kv_scheme="auto"))
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:
@@ -153,87 +145,6 @@ def _model_path(requested: Path | None, settings: Settings) -> str:
     return os.path.abspath(choice.path.expanduser())
 
 
-class _Answering:
-    """One reply on its way from the engine to the chat and to standard output.
-
-    Attributes:
-        finish_reason: Why it ended.
-    """
-
-    def __init__(
-        self, engine: AskedEngine, chat: AskedChat, live: LiveReply, *, is_streaming: bool
-    ) -> None:
-        self.finish_reason: FinishReason = "aborted"
-        self._engine = engine
-        self._chat = chat
-        self._live = live
-        self._is_streaming = is_streaming
-        self._is_ended = False
-
-    def run(self, prompt: tuple[ChatMessage, ...], params: SamplingParams) -> int:
-        """Make the whole reply; returns the exit code. Whatever ends it, what came is kept."""
-        info = self._engine.info
-        if not info.has_chat_template:
-            complain(f"{info.name} is not made for chats; it continues the text.")
-        try:
-            for output in self._engine.generate(
-                conversation_id=self._live.conversation_id,
-                messages=prompt,
-                params=params,
-                plain_text=not info.has_chat_template,
-            ):
-                self._take(output)
-            if self._is_streaming:
-                _write("\n")
-        except KeyboardInterrupt:
-            self._end("aborted", self._live.metrics)
-            return EXIT_INTERRUPTED
-        except BrokenPipeError:
-            self._end("aborted", self._live.metrics)
-            return EXIT_BROKEN_PIPE
-        except EngineError as error:
-            self._end("error", self._live.metrics, error)
-            raise
-        return EXIT_OK
-
-    def _take(self, output: StepOutput) -> None:
-        now = time.time()
-        self._live.grow(
-            ReplyProgressed(
-                _REPLY_ID,
-                output.text,
-                output.token_ids,
-                output.prefilled_tokens,
-                output.metrics,
-            ),
-            now,
-        )
-        if output.error is not None:
-            raise output.error
-        if output.finish_reason is not None:
-            self._end(output.finish_reason, output.metrics, token_ids=output.reply_token_ids)
-        elif self._live.take_due(now):
-            self._chat.save(self._live.message)
-        if self._is_streaming and output.text:
-            _write(output.text)
-
-    def _end(
-        self,
-        reason: FinishReason,
-        metrics: RequestMetrics,
-        error: EngineError | None = None,
-        token_ids: tuple[int, ...] | None = None,
-    ) -> None:
-        if self._is_ended:
-            return
-        self._is_ended = True
-        self.finish_reason = reason
-        failure = None if error is None else failure_from(error)
-        self._chat.save(
-            self._live.ended(ReplyEnded(_REPLY_ID, reason, metrics, failure, token_ids))
-        )
-
-
 def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int:
     metrics = live.metrics
     report = {
@@ -241,6 +152,12 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
         "finish_reason": reason,
         "prompt_tokens": metrics.prompt_tokens,
         "reused_tokens": metrics.reused_tokens,
+        "reused_from": {
+            "device": metrics.reused_device_tokens,
+            "ram": metrics.reused_ram_tokens,
+            "disk": metrics.reused_disk_tokens,
+        },
+        "reuse_stopped": metrics.reuse_stop,
         "completion_tokens": metrics.completion_tokens,
         "ttft_ms": metrics.ttft_ms,
         "prefill_tps": metrics.prefill_tps,
@@ -252,7 +169,7 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
     }
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     try:
-        _write(json.dumps(report, ensure_ascii=not is_unicode) + "\n")
+        write_out(json.dumps(report, ensure_ascii=not is_unicode) + "\n")
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     return EXIT_OK
@@ -266,22 +183,3 @@ def peak_rss_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _write(text: str) -> None:
-    """To standard output, at once.
-
-    Raises:
-        BrokenPipeError: Nobody reads it; from then on output goes nowhere.
-    """
-    out = sys.stdout
-    if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
-        out.reconfigure(errors="replace")  # an old terminal's encoding lacks most characters
-    try:
-        out.write(without_controls(text) if out.isatty() else text)
-        out.flush()
-    except OSError as error:
-        # Else the interpreter would complain when it flushes at exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise BrokenPipeError from error

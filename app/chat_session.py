@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import cast
 
 from app.announcer import Announcer
-from app.chat_prompt import chat_prompt, system_prompt_of
-from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
-from app.context_room import has_room, left_out_mark, most_prompt_tokens
+from app.context_room import left_out_mark
 from app.conversation import (
+    MAX_TITLE_CHARS,
     ChatSettings,
     Conversation,
     ConversationId,
     ConversationSummary,
-    Message,
     MessageId,
     OnFull,
 )
-from app.failures import NO_MODEL
 from app.messages import (
     CacheCleared,
     ClearCache,
@@ -43,7 +40,7 @@ from app.messages import (
 )
 from app.model_desk import ModelDesk
 from app.search import SearchHit
-from app.send_gate import Held, Question, SendGate
+from app.sending import Sending
 from app.session_changes import (
     CacheWasCleared,
     ChatIsFull,
@@ -70,7 +67,6 @@ from app.shown_chat import ShownChat
 from app.storage import ConversationStore
 from app.texts import storable
 from inference.config import KvSchemeName
-from inference.metrics import ModelInfo
 
 __all__ = [
     "CacheWasCleared",
@@ -94,8 +90,6 @@ __all__ = [
     "SummaryEnded",
     "SummaryProgress",
 ]
-
-MAX_TITLE_CHARS = 200
 
 
 class ChatSession:
@@ -123,19 +117,18 @@ class ChatSession:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._clock = clock
         self._post = post
         self._deleted: ConversationId | None = None
         self._deleted_was_shown = False
         self._is_closed = False
-        self._measured_model: ModelInfo | None = None
         self._announcer = announcer = Announcer()
         self._models = ModelDesk(settings, post=post, announcer=announcer, kv_dir=kv_dir)
         self._shown = ShownChat(
             store, settings, self._models, post=post, announcer=announcer, clock=clock
         )
-        self._gate = SendGate(post=post, announcer=announcer)
-        self._summary = SummaryWriter(post=post, announcer=announcer, go_on=self._go_on)
+        self._sending = Sending(
+            self._shown, settings, self._models, post=post, announcer=announcer, clock=clock
+        )
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
         """Tell `listener` of every change from now on; call the result to end that."""
@@ -161,7 +154,7 @@ class ChatSession:
     @property
     def is_summarising(self) -> bool:
         """Whether the shown chat is being summed up; `stop` ends that."""
-        return self._summary.is_writing
+        return self._sending.is_summarising
 
     @property
     def chat_settings(self) -> ChatSettings:
@@ -173,7 +166,7 @@ class ChatSession:
 
         None if it sees all of them.
         """
-        return left_out_mark(self._path())
+        return left_out_mark(self._shown.path())
 
     def conversations(self) -> list[ConversationSummary]:
         """All chats, the last used first."""
@@ -187,13 +180,13 @@ class ChatSession:
 
     def new_chat(self) -> None:
         """Show an empty chat; it is stored with its first message."""
-        self._leave()
+        self._sending.leave()
         self._shown.draft_settings = ChatSettings()
         self._shown.show(None)
 
     def open_chat(self, conversation_id: ConversationId) -> None:
         """Show a chat; a reply of the one before goes on in the background."""
-        self._leave()
+        self._sending.leave()
         self._shown.open(conversation_id)
 
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
@@ -252,32 +245,18 @@ class ChatSession:
 
         Nothing is announced without a model, or when the prompt cannot be made.
         """
-        info = self.model.info
-        path = self._path_with(text, self._leaf_id()) if text.strip() else self._path()
-        if info is not None and path:
-            self._gate.measure_draft(self._question(path, info))
-        elif info is not None:
-            self._announcer.notify(DraftMeasured(0, info.context_tokens, fits=True))
+        self._sending.measure_draft(text)
 
     def send(self, text: str) -> bool:
         """Say something in the chat that is shown and ask for a reply.
 
         If it may not fit, it is measured first: then the text was taken, and either MessageAdded
-        follows, or DraftReturned with ChatIsFull.
+        follows, or DraftReturned with ChatIsFull. Until then nothing else can be sent.
 
         Returns:
             Whether the text was taken; if not, the caller keeps it.
         """
-        if not text.strip() or self._is_busy:
-            return False
-        self._shown.catch_up()
-        can_go_on = self.chat_settings.on_full == "new_chat" and bool(self._path())
-        return self._let_through(
-            self._path_with(text, self._leaf_id()),
-            text,
-            send=lambda: self._shown.say(text, self._leaf_id()),
-            instead=(lambda: self.continue_in_new_chat(text)) if can_go_on else None,
-        )
+        return self._sending.send(text)
 
     def edit(self, message_id: MessageId, text: str) -> bool:
         """Say something else in place of an own message; what followed stays as a branch.
@@ -285,83 +264,46 @@ class ChatSession:
         Returns:
             Whether the text was taken, as for `send`.
         """
-        message = self._message(message_id)
-        if message is None or message.role != "user" or not text.strip() or self._is_busy:
-            return False
-        return self._let_through(
-            self._path_with(text, message.parent_id),
-            text,
-            send=lambda: self._shown.say(text, message.parent_id, is_edit=True),
-        )
+        return self._sending.edit(message_id, text)
 
     def regenerate(self, message_id: MessageId) -> None:
-        """Ask for another version of a reply, or for the reply that a question lacks."""
-        conversation = self.conversation
-        message = self._message(message_id)
-        if conversation is None or message is None or self._is_busy:
-            return
-        question_id = message.id if message.role == "user" else message.parent_id
-        if question_id is not None:
-            self._let_through(
-                conversation.path_to(question_id),
-                "",
-                send=lambda: self._shown.answer_again(question_id),
-            )
+        """Ask for another version of a reply, or for the reply that a question lacks.
+
+        ChatIsFull says that there is no room for it.
+        """
+        self._sending.regenerate(message_id)
+
+    def continue_in_new_chat(self, text: str) -> bool:
+        """Sum up the shown chat, and send `text` in a new one that begins with the summary.
+
+        With an empty text the new chat is only shown. `stop` and opening another chat end it; then,
+        and when it fails, the text comes back as DraftReturned. With the choice "new_chat", `send`
+        does this by itself.
+
+        Returns:
+            Whether the text was taken; if not, the caller keeps it.
+        """
+        return self._sending.continue_in_new_chat(text)
 
     def show_version(self, message_id: MessageId) -> None:
         """Show the branch through this message, down to its newest end."""
         conversation = self.conversation
         if conversation is None or message_id not in conversation.messages:
             return
-        self._leave()
+        self._sending.leave()
         leaf_id = conversation.newest_leaf_below(message_id)
         if self._announcer.done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
             self._shown.show_branch(leaf_id)
 
     def stop(self) -> None:
         """End the summary, or the reply at the end of the visible path; its text is kept."""
-        self._leave()
+        self._sending.leave()
         self._shown.stop()
 
     def continue_as_plain_text(self) -> None:
         """Make the failed reply without a chat template, and all later ones of this chat."""
-        if not self._is_busy:
+        if not self._sending.is_busy:
             self._shown.go_on_as_plain_text()
-
-    def continue_in_new_chat(self, text: str) -> bool:
-        """Sum up the shown chat, and send `text` in a new one that begins with the summary.
-
-        With an empty text the new chat is only shown. `stop` and opening another chat end it; then,
-        and when it fails, the text comes back as DraftReturned.
-
-        Returns:
-            Whether the text was taken; if not, the caller keeps it.
-        """
-        chat, info = self.conversation, self.model.info
-        if chat is None or not chat.messages or self._is_busy:
-            return False
-        if info is None:
-            self._announcer.notify(SummaryEnded(self.model.failure or NO_MODEL))
-            return False
-        self._shown.interrupt()
-        path = self._path()
-        while path and path[-1].role == "user":
-            path.pop()  # nothing answers it: the instruction stands in its place
-        prompt = chat_prompt(
-            path,
-            settings=replace(chat.settings, on_full="leave_out"),
-            general=self._settings.value,
-            key=info.fingerprint,
-        )
-        self._summary.start(
-            self._shown.desk.next_id(),
-            chat,
-            text,
-            prompt.messages,
-            left_out=prompt.left_out,
-            as_plain_text=self._shown.is_plain_text and not info.has_chat_template,
-        )
-        return True
 
     # ------------------------------------------------------------------ engine
 
@@ -408,12 +350,12 @@ class ChatSession:
             case ModelLoading() | ModelReady() | ModelFailed() | ModelUnloaded():
                 self._models.handle(event)
                 self._model_changed()
-            case ReplyProgressed() | ReplyEnded() if self._summary.is_mine(event.reply_id):
-                self._summary.handle(event)
+            case ReplyProgressed() | ReplyEnded() if self._sending.handle_summary(event):
+                pass
             case PromptRead() | ReplyProgressed() | ReplyEnded():
                 self._shown.desk.handle(event)
             case PromptMeasured():
-                self._gate.take(event)
+                self._sending.measured(event)
             case CacheCleared():
                 chat_id = event.conversation_id
                 self._announcer.notify(
@@ -426,10 +368,7 @@ class ChatSession:
 
     def close(self) -> None:
         """End all replies, store everything, forget deleted chats for good."""
-        self._gate.release()
-        unsent = self._summary.let_go()
-        if unsent and unsent.strip():
-            self._shown.say(unsent, self._leaf_id())  # else it would be lost
+        self._sending.close()
         self._is_closed = True
         self._shown.desk.abandon_all()
         self._settings.flush()
@@ -438,79 +377,6 @@ class ChatSession:
 
     # ------------------------------------------------------------------ inside
 
-    @property
-    def _is_busy(self) -> bool:
-        return self._gate.is_holding or self._summary.is_writing
-
-    def _leave(self) -> None:
-        """What was to come in the shown chat and has not begun does not come."""
-        self._gate.give_back()
-        self._summary.cancel()
-
-    def _path(self) -> list[Message]:
-        conversation = self.conversation
-        return conversation.path() if conversation else []
-
-    def _leaf_id(self) -> MessageId | None:
-        conversation = self.conversation
-        return conversation.leaf_id if conversation else None
-
-    def _message(self, message_id: MessageId) -> Message | None:
-        conversation = self.conversation
-        return conversation.messages.get(message_id) if conversation else None
-
-    def _path_with(self, text: str, parent_id: MessageId | None) -> list[Message]:
-        conversation = self.conversation
-        path = conversation.path_to(parent_id) if conversation else []
-        chat_id = self._shown.id or ConversationId("")
-        draft = Message(MessageId(0), chat_id, parent_id, "user", storable(text), self._clock())
-        return [*path, draft]
-
-    def _question(self, path: list[Message], info: ModelInfo) -> Question:
-        prompt = chat_prompt(
-            path,
-            settings=self.chat_settings,
-            general=self._settings.value,
-            key=info.fingerprint,
-        )
-        return Question(prompt.messages, self._shown.is_plain_text and not info.has_chat_template)
-
-    def _let_through(
-        self,
-        path: list[Message],
-        text: str,
-        *,
-        send: Callable[[], bool],
-        instead: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Send if there is room, which the engine is only asked when it may be scarce."""
-        info = self.model.info
-        choice = self.chat_settings.on_full
-        if info is None or choice == "leave_out" or self._surely_fits(path, info):
-            return send()
-        return self._gate.pass_through(
-            self._question(path, info), Held(text, send, choice, instead)
-        )
-
-    def _surely_fits(self, path: list[Message], info: ModelInfo) -> bool:
-        system_prompt = system_prompt_of(self.chat_settings, self._settings.value)
-        most = most_prompt_tokens(path, system_prompt=system_prompt, key=info.fingerprint)
-        return has_room(most, info.context_tokens)
-
-    def _go_on(self, chat: Conversation, summary: str, text: str) -> None:
-        """The summary is there: the new chat begins."""
-        own = system_prompt_of(chat.settings, self._settings.value)
-        has_begun = self._shown.begin_sequel(
-            chat,
-            title=title_going_on(chat.title, MAX_TITLE_CHARS),
-            system_prompt=prompt_with_summary(own, chat.title, summary),
-        )
-        if text.strip() and not (has_begun and self.send(text)):
-            self._announcer.notify(DraftReturned(text))
-
     def _model_changed(self) -> None:
-        info = self.model.info
-        if info is not self._measured_model:
-            self._measured_model = info
-            self._gate.forget_model()
+        self._sending.model_changed()
         self._shown.desk.model_changed()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.announcer import Announcer
-from app.conversation import Conversation
+from app.conversation import MAX_TITLE_CHARS, Conversation
 from app.messages import (
     Command,
     Failure,
@@ -155,7 +155,7 @@ def prompt_with_summary(system_prompt: str, title: str, summary: str) -> str:
     return f"{own}\n\n{_HEADING}{title}”:\n{summary}".strip()
 
 
-def title_going_on(title: str, max_chars: int) -> str:
+def title_going_on(title: str) -> str:
     """The title of the chat that goes on."""
     ending = " (continued)"
-    return title.removesuffix(ending)[: max_chars - len(ending)].rstrip() + ending
+    return title.removesuffix(ending)[: MAX_TITLE_CHARS - len(ending)].rstrip() + ending

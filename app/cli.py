@@ -7,7 +7,10 @@ the output any more. Each failure is one line on stderr, never a traceback.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +76,7 @@ def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Arguments of `ask`: question, model, conversation, profile, system, sampling, json.
+    """Arguments of `ask`: question, model, conversation, profile, system, sampling, kv, json.
 
     Raises:
         BadInputError: An option is not known or its value is of the wrong kind.
@@ -94,6 +97,11 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--temperature", type=float, metavar="T", help="0 takes the likeliest token"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the same choices")
+    parser.add_argument(
+        "--kv",
+        choices=("fp16", "int8", "int4"),
+        help="how to store what the model has read: int8 and int4 take less memory",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args(arguments)
     for name in ("conversation", "system"):
@@ -141,6 +149,25 @@ def complain(message: str) -> None:
     line = without_controls(" ".join(message.split()))
     encoding = sys.stderr.encoding or "utf-8"
     print("quire:", line.encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+def write_out(text: str) -> None:
+    """To standard output, at once.
+
+    Raises:
+        BrokenPipeError: Nobody reads it; from then on output goes nowhere.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
+        out.reconfigure(errors="replace")  # an old terminal's encoding lacks most characters
+    try:
+        out.write(without_controls(text) if out.isatty() else text)
+        out.flush()
+    except OSError as error:
+        # Else the interpreter would complain when it flushes at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise BrokenPipeError from error
 
 
 def exit_code_of(error: Exception) -> int:

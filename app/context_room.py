@@ -1,9 +1,10 @@
 """How much of a context a chat takes, and what is left out when it is full. Pure Python; any thread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from app.conversation import Message, MessageId
-from inference.request import ChatMessage, PromptSize
+from inference.request import ChatMessage, PromptPart, PromptSize
 
 MOST_REPLY_ROOM = 512
 GENEROUS_SHARE = 0.6
@@ -22,9 +23,35 @@ def has_room(prompt_tokens: int, context_tokens: int) -> bool:
     return prompt_tokens + reply_room(context_tokens) <= context_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What stays of a chat's messages.
+
+    Attributes:
+        messages: Those that stay.
+        left_out: How many are left out.
+        first: Where the first of these stood.
+    """
+
+    messages: tuple[ChatMessage, ...]
+    left_out: int
+    first: int
+
+    def parts(self, parts: Iterable[tuple[int, PromptPart]]) -> tuple[tuple[int, PromptPart], ...]:
+        """Parts of the prompt with the places that their messages had before."""
+        return tuple(
+            (place if place < self.first else place + self.left_out, part) for place, part in parts
+        )
+
+
+def whole(messages: tuple[ChatMessage, ...]) -> Shortened:
+    """Nothing is left out."""
+    return Shortened(messages, 0, _first_of_chat(messages))
+
+
 def shortened(
     messages: tuple[ChatMessage, ...], measure: Callable[[tuple[ChatMessage, ...]], PromptSize]
-) -> tuple[tuple[ChatMessage, ...], int]:
+) -> Shortened:
     """Leave out the oldest whole turns of a chat that does not fit.
 
     A turn is a person's message and what answers it. The system prompt and the last message of the
@@ -33,20 +60,17 @@ def shortened(
     Args:
         messages: The chat, with its system prompt if it has one.
         measure: Says how long these messages would be.
-
-    Returns:
-        The messages that stay, and how many are left out.
     """
+    first = _first_of_chat(messages)
     left_out = 0
     while True:
-        size = measure(messages)
-        if has_room(size.prompt_tokens, size.context_tokens):
-            return messages, left_out
-        cut = _oldest_turns(messages, size)
+        shorter = messages[:first] + messages[first + left_out :]
+        size = measure(shorter)
+        cut = 0
+        if not has_room(size.prompt_tokens, size.context_tokens):
+            cut = _oldest_turns(shorter, size)
         if not cut:
-            return messages, left_out
-        first = _first_of_chat(messages)
-        messages = messages[:first] + messages[first + cut :]
+            return Shortened(shorter, left_out, first)
         left_out += cut
 
 

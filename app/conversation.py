@@ -15,6 +15,8 @@ OnFull = Literal["ask", "stop", "new_chat", "leave_out"]
 """What to do when a chat is full: ask (nothing chosen yet), refuse, go on in a new chat with a
 summary, or leave out the oldest whole turns."""
 
+MAX_TITLE_CHARS = 200
+
 MessageStatus = Literal["complete", "streaming", "stopped", "length", "error"]
 
 

@@ -26,7 +26,7 @@ class EngineLike(Protocol):
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
 
-    def measure(self, messages: tuple[ChatMessage, ...], plain_text: bool = False) -> PromptSize:
+    def measure(self, messages: tuple[ChatMessage, ...], *, plain_text: bool = False) -> PromptSize:
         """How long a prompt would be; refuses what `add_request` refuses, except for its length."""
 
     def add_request(self, request: GenerateRequest) -> RequestId:

@@ -204,7 +204,7 @@ class EngineLoop:
         answer = PromptMeasured(command.measure_id, 0, 0, fits=True)
         if self._engine is not None:
             try:
-                size = self._engine.measure(command.messages, command.as_plain_text)
+                size = self._engine.measure(command.messages, plain_text=command.as_plain_text)
             except EngineError as error:
                 logger.info("A prompt could not be measured: %s", type(error).__name__)
             else:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.context_room import shortened
+from app.context_room import Shortened, shortened, whole
 from app.engine_like import EngineLike
 from app.failures import BUG, NO_MODEL, failure_from
 from app.messages import Event, Failure, Generate, PromptRead, ReplyEnded, ReplyId, ReplyProgressed
 from inference.errors import EngineError
 from inference.metrics import RequestMetrics
-from inference.request import FinishReason, GenerateRequest, PromptPart, RequestId, StepOutput
+from inference.request import FinishReason, GenerateRequest, RequestId, StepOutput
 
 
 @dataclass(slots=True)
@@ -17,24 +17,15 @@ class _Making:
     """One reply.
 
     Attributes:
+        prompt: What its prompt has of the messages in its Generate.
         left_out: How many of the chat's messages are not in its prompt.
-        cut: How many of the messages of its Generate were left out here.
-        cut_from: Where in its Generate those stood.
         metrics: What the engine said last; None before its first output.
     """
 
     reply_id: ReplyId
+    prompt: Shortened
     left_out: int
-    cut: int
-    cut_from: int
     metrics: RequestMetrics | None = None
-
-    def parts(self, output: StepOutput) -> tuple[tuple[int, PromptPart], ...]:
-        """The output's parts, each with the place of its message in the Generate."""
-        return tuple(
-            (place if place < self.cut_from else place + self.cut, part)
-            for place, part in output.prompt_parts
-        )
 
 
 class EngineReplies:
@@ -89,7 +80,8 @@ class EngineReplies:
         if making is None:
             return  # not one of ours
         if making.metrics is None and (output.prompt_parts or making.left_out):
-            self._emit(PromptRead(making.reply_id, making.parts(output), making.left_out))
+            parts = making.prompt.parts(output.prompt_parts)
+            self._emit(PromptRead(making.reply_id, parts, making.left_out))
         making.metrics = output.metrics
         if output.text or output.token_ids or output.finish_reason is None:
             self._emit(
@@ -108,24 +100,23 @@ class EngineReplies:
             self._end(output.request_id, output.finish_reason, failure, output.reply_token_ids)
 
     def _add(self, engine: EngineLike, command: Generate) -> None:
-        messages, cut = command.messages, 0
+        prompt = whole(command.messages)
         if command.leave_out:
-            messages, cut = shortened(
-                messages, lambda shorter: engine.measure(shorter, command.as_plain_text)
+            prompt = shortened(
+                command.messages,
+                lambda shorter: engine.measure(shorter, plain_text=command.as_plain_text),
             )
-        left_out = command.left_out + cut
+        left_out = command.left_out + prompt.left_out
         request = GenerateRequest(
             command.conversation_id,
-            messages=messages,
+            messages=prompt.messages,
             params=command.params,
             plain_text=command.as_plain_text,
             keep_on_disk=command.keep_on_disk,
             has_left_out=left_out > 0,
         )
-        cut_from = 1 if messages and messages[0].role == "system" else 0
-        self._makings[engine.add_request(request)] = _Making(
-            command.reply_id, left_out, cut, cut_from
-        )
+        request_id = engine.add_request(request)
+        self._makings[request_id] = _Making(command.reply_id, prompt, left_out)
 
     def _end(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.engine_like import EngineLike
-from inference.kv_cache.disk.root import clear_all, forget_conversation
+from inference.kv_cache.disk.store import clear_all, forget_conversation
 
 logger = logging.getLogger(__name__)
 

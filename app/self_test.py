@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from app.asking import AskedEngine, open_engine
+from app.asking import open_engine
 from app.cli import EXIT_FAILED, EXIT_OK, complain
+from app.engine_like import EngineLike, outputs_of
 from app.errors import AppError
 from app.paths import Paths
 from app.settings import Settings
@@ -15,7 +16,7 @@ from app.starter_model import choose_model, find_starter_model
 from app.version import quire_version, version_of
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import EngineError
-from inference.request import ChatMessage
+from inference.request import ChatMessage, GenerateRequest
 
 NUM_TOKENS = 8
 
@@ -29,7 +30,7 @@ def self_test(
     *,
     model: Path | None,
     profile: Path | None,
-    opener: Callable[[str, EngineConfig], AskedEngine] = open_engine,
+    opener: Callable[[str, EngineConfig], EngineLike] = open_engine,
 ) -> int:
     """Load a model, generate 8 tokens, open and close the window without a screen, report.
 
@@ -70,7 +71,7 @@ def _print_versions() -> None:
         print(f"{name} {version_of(distribution)}")
 
 
-def _try_model(requested: Path | None, opener: Callable[[str, EngineConfig], AskedEngine]) -> None:
+def _try_model(requested: Path | None, opener: Callable[[str, EngineConfig], EngineLike]) -> None:
     choice = choose_model(Settings(), requested, starter=find_starter_model())
     if choice.path is None:
         raise SelfTestError("the starter model is not installed, and no --model was given")
@@ -80,14 +81,13 @@ def _try_model(requested: Path | None, opener: Callable[[str, EngineConfig], Ask
         print(f"model: {info.name}, {info.quantization}, loaded in {info.load_ms:.0f} ms")
         print(f"backend: {info.backend}")
         params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
-        outputs = list(
-            engine.generate(
-                conversation_id="self-test",
-                messages=(ChatMessage("user", "Count from one to twenty in words."),),
-                params=params,
-                plain_text=not info.has_chat_template,
-            )
+        request = GenerateRequest(
+            "self-test",
+            messages=(ChatMessage("user", "Count from one to twenty in words."),),
+            params=params,
+            plain_text=not info.has_chat_template,
         )
+        outputs = list(outputs_of(engine, request))
     finally:
         engine.close()
     last = outputs[-1]

@@ -83,6 +83,25 @@ class ShownChat:
                     self._conversation = self._conversation.with_message(live.message)
         return self._conversation
 
+    def path(self) -> list[Message]:
+        """The visible chat, oldest message first."""
+        return self.path_to(self.leaf_id)
+
+    def path_to(self, message_id: MessageId | None) -> list[Message]:
+        """The messages down to this one."""
+        conversation = self.conversation
+        return conversation.path_to(message_id) if conversation else []
+
+    def message(self, message_id: MessageId) -> Message | None:
+        """A message of the chat, whatever branch it is on."""
+        conversation = self.conversation
+        return conversation.messages.get(message_id) if conversation else None
+
+    @property
+    def leaf_id(self) -> MessageId | None:
+        """The end of the visible path; None while the chat is empty."""
+        return None if self._conversation is None else self._conversation.leaf_id
+
     @property
     def id(self) -> ConversationId | None:
         """The chat's id; None while it is empty."""
@@ -101,8 +120,7 @@ class ShownChat:
     @property
     def is_replying(self) -> bool:
         """Whether the reply at the end of the path is still in the making."""
-        conversation = self._conversation
-        return conversation is not None and self.desk.reply_of(conversation.leaf_id) is not None
+        return self.desk.reply_of(self.leaf_id) is not None
 
     # ------------------------------------------------------------------ what is shown
 
@@ -229,13 +247,13 @@ class ShownChat:
 
     def interrupt(self) -> None:
         """End the reply at the end of the path at once, if one is in the making."""
-        live = self.desk.reply_of(self._conversation.leaf_id) if self._conversation else None
+        live = self.desk.reply_of(self.leaf_id)
         if live is not None:
             self.desk.abandon(live)
 
     def stop(self) -> None:
         """End the reply at the end of the path; its text so far is kept."""
-        live = self.desk.reply_of(self._conversation.leaf_id) if self._conversation else None
+        live = self.desk.reply_of(self.leaf_id)
         if live is not None:
             self.desk.stop(live)
 
@@ -273,7 +291,7 @@ class ShownChat:
         self.desk.start(reply, self._conversation, as_plain_text=self.is_plain_text)
 
     def _is_shown(self, message_id: MessageId) -> bool:
-        return self._conversation is not None and self._conversation.leaf_id == message_id
+        return self.leaf_id == message_id
 
     def _reply_settled(self, message: Message, failure: Failure | None) -> None:
         conversation = self._conversation

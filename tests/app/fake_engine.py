@@ -184,7 +184,7 @@ class FakeEngine:
         )
         return request_id
 
-    def measure(self, messages: tuple[ChatMessage, ...], plain_text: bool = False) -> PromptSize:
+    def measure(self, messages: tuple[ChatMessage, ...], *, plain_text: bool = False) -> PromptSize:
         if self.script.measure_error is not None:
             raise self.script.measure_error
         each = self.script.message_tokens or 1

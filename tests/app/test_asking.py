@@ -25,6 +25,8 @@ REPORT_KEYS = [
     "finish_reason",
     "prompt_tokens",
     "reused_tokens",
+    "reused_from",
+    "reuse_stopped",
     "completion_tokens",
     "ttft_ms",
     "prefill_tps",
@@ -108,6 +110,8 @@ def test_json_is_one_object_with_the_agreed_keys(
         "finish_reason": "stop",
         "prompt_tokens": 32,
         "reused_tokens": 0,
+        "reused_from": {"device": 0, "ram": 0, "disk": 0},
+        "reuse_stopped": None,
         "completion_tokens": 2,
         "ttft_ms": 100.0,
         "prefill_tps": 320.0,
@@ -250,7 +254,7 @@ def test_reader_that_leaves_after_the_last_word_has_the_whole_reply_kept(asker: 
 def test_reply_is_saved_while_it_comes(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     asker.script.replies = ["one two three"]
     times = iter(float(number) for number in range(0, 1000, 2))
-    monkeypatch.setattr("app.asking.time.time", lambda: next(times))
+    monkeypatch.setattr("app.asked_reply.time.time", lambda: next(times))
     seen: list[tuple[str, str]] = []
 
     def look() -> None:

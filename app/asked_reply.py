@@ -1,0 +1,141 @@
+"""The reply that `ask` makes: from the engine to the chat and to standard output. No Qt; main thread."""
+
+import time
+
+from app.asked_chat import AskedChat
+from app.chat_prompt import ChatPrompt
+from app.cli import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_OK, complain, write_out
+from app.context_room import Shortened, shortened, whole
+from app.engine_like import EngineLike, outputs_of
+from app.failures import failure_from
+from app.live_reply import LiveReply
+from app.messages import PromptRead, ReplyEnded, ReplyId, ReplyProgressed
+from inference.config import SamplingParams
+from inference.errors import EngineError
+from inference.metrics import RequestMetrics
+from inference.request import FinishReason, GenerateRequest, StepOutput
+
+REPLY_ID = ReplyId(1)  # there is only one
+
+
+class AskedReply:
+    """One reply on its way from the engine to the chat and to standard output.
+
+    Args:
+        engine: The open model.
+        chat: Where the reply is kept.
+        live: The reply.
+        prompt: What it answers.
+        is_streaming: Whether its text is written as it comes.
+
+    Attributes:
+        finish_reason: Why it ended.
+    """
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        chat: AskedChat,
+        live: LiveReply,
+        prompt: ChatPrompt,
+        *,
+        is_streaming: bool,
+    ) -> None:
+        self.finish_reason: FinishReason = "aborted"
+        self._engine = engine
+        self._chat = chat
+        self._live = live
+        self._prompt = prompt
+        self._is_streaming = is_streaming
+        self._unread: Shortened | None = None
+        self._is_ended = False
+
+    def run(self, params: SamplingParams) -> int:
+        """Make the whole reply; returns the exit code. Whatever ends it, what came is kept."""
+        info = self._engine.info
+        if not info.has_chat_template:
+            complain(f"{info.name} is not made for chats; it continues the text.")
+        try:
+            for output in outputs_of(self._engine, self._request(params)):
+                self._take(output)
+            if self._is_streaming:
+                write_out("\n")
+        except KeyboardInterrupt:
+            self._end("aborted", self._live.metrics)
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:
+            self._end("aborted", self._live.metrics)
+            return EXIT_BROKEN_PIPE
+        except EngineError as error:
+            self._end("error", self._live.metrics, error)
+            raise
+        return EXIT_OK
+
+    def _request(self, params: SamplingParams) -> GenerateRequest:
+        """The request, without the oldest turns if the chat is full and the person chose so."""
+        prompt, is_plain = self._prompt, not self._engine.info.has_chat_template
+        kept = whole(prompt.messages)
+        if prompt.leave_out:
+            kept = shortened(
+                prompt.messages, lambda shorter: self._engine.measure(shorter, plain_text=is_plain)
+            )
+        self._unread = kept
+        left_out = prompt.left_out_with(kept.left_out)
+        if left_out:
+            complain(f"the chat is full: its oldest {left_out} messages are left out.")
+        return GenerateRequest(
+            self._live.conversation_id,
+            messages=kept.messages,
+            params=params,
+            plain_text=is_plain,
+            keep_on_disk=self._chat.is_kept,
+            has_left_out=left_out > 0,
+        )
+
+    def _take(self, output: StepOutput) -> None:
+        now = time.time()
+        self._read(output)
+        self._live.grow(
+            ReplyProgressed(
+                REPLY_ID,
+                output.text,
+                output.token_ids,
+                output.prefilled_tokens,
+                output.metrics,
+            ),
+            now,
+        )
+        if output.error is not None:
+            raise output.error
+        if output.finish_reason is not None:
+            self._end(output.finish_reason, output.metrics, token_ids=output.reply_token_ids)
+        elif self._live.take_due(now):
+            self._chat.save(self._live.message)
+        if self._is_streaming and output.text:
+            write_out(output.text)
+
+    def _read(self, output: StepOutput) -> None:
+        """Note, once, what was left out, and keep the ids of the prompt."""
+        kept, self._unread = self._unread, None
+        if kept is None:
+            return
+        event = PromptRead(
+            REPLY_ID, kept.parts(output.prompt_parts), self._prompt.left_out + kept.left_out
+        )
+        parts = self._live.read(event)
+        if parts:
+            self._chat.set_parts(parts, self._engine.info.fingerprint)
+
+    def _end(
+        self,
+        reason: FinishReason,
+        metrics: RequestMetrics,
+        error: EngineError | None = None,
+        token_ids: tuple[int, ...] | None = None,
+    ) -> None:
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self.finish_reason = reason
+        failure = None if error is None else failure_from(error)
+        self._chat.save(self._live.ended(ReplyEnded(REPLY_ID, reason, metrics, failure, token_ids)))

@@ -1,0 +1,227 @@
+"""Sends what a person says in the chat that is shown, if there is room for it. Pure Python, GUI thread.
+
+The person's text is never lost: it is stored, or held until it is known whether it fits, or kept
+while the chat is summed up; what is not sent after all is given back.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.announcer import Announcer
+from app.chat_prompt import chat_prompt, system_prompt_of
+from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
+from app.context_room import has_room, most_prompt_tokens
+from app.conversation import Conversation, ConversationId, Message, MessageId
+from app.failures import NO_MODEL
+from app.messages import Command, PromptMeasured, ReplyEnded, ReplyProgressed
+from app.model_desk import ModelDesk
+from app.send_gate import Held, Question, SendGate
+from app.session_changes import DraftMeasured, DraftReturned, SummaryEnded
+from app.settings import SettingsStore
+from app.shown_chat import ShownChat
+from app.texts import storable
+from inference.metrics import ModelInfo
+
+
+class Sending:
+    """What is on its way into the shown chat.
+
+    Args:
+        shown: The chat.
+        settings: The general settings.
+        models: Know which model is there.
+        post: Sends a command to the engine thread.
+        announcer: Tells the listeners.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        shown: ShownChat,
+        settings: SettingsStore,
+        models: ModelDesk,
+        *,
+        post: Callable[[Command], None],
+        announcer: Announcer,
+        clock: Callable[[], float],
+    ) -> None:
+        self._shown = shown
+        self._settings = settings
+        self._models = models
+        self._announcer = announcer
+        self._clock = clock
+        self._measured_model: ModelInfo | None = None
+        self._gate = SendGate(post=post, announcer=announcer)
+        self._summary = SummaryWriter(post=post, announcer=announcer, go_on=self._go_on)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is held, or the chat is being summed up: then nothing else is taken."""
+        return self._gate.is_holding or self._summary.is_writing
+
+    @property
+    def is_summarising(self) -> bool:
+        """Whether the chat is being summed up."""
+        return self._summary.is_writing
+
+    # ------------------------------------------------------------------ what a person does
+
+    def measure_draft(self, text: str) -> None:
+        """Have DraftMeasured announced for the chat with this text; it may be empty."""
+        info = self._models.state.info
+        shown = self._shown
+        path = self._path_with(text, shown.leaf_id) if text.strip() else shown.path()
+        if info is not None and path:
+            self._gate.measure_draft(self._question(path, info))
+        elif info is not None:
+            self._announcer.notify(DraftMeasured(0, info.context_tokens, fits=True))
+
+    def send(self, text: str) -> bool:
+        """Say something at the end of the path; gives whether the text was taken."""
+        if not text.strip() or self.is_busy:
+            return False
+        shown = self._shown
+        shown.catch_up()
+        can_go_on = shown.settings.on_full == "new_chat" and bool(shown.path())
+        return self._let_through(
+            self._path_with(text, shown.leaf_id),
+            text,
+            send=lambda: shown.say(text, shown.leaf_id),
+            instead=(lambda: self.continue_in_new_chat(text)) if can_go_on else None,
+        )
+
+    def edit(self, message_id: MessageId, text: str) -> bool:
+        """Say something else in place of an own message; gives whether the text was taken."""
+        message = self._shown.message(message_id)
+        if message is None or message.role != "user" or not text.strip() or self.is_busy:
+            return False
+        return self._let_through(
+            self._path_with(text, message.parent_id),
+            text,
+            send=lambda: self._shown.say(text, message.parent_id, is_edit=True),
+        )
+
+    def regenerate(self, message_id: MessageId) -> None:
+        """Ask for another version of a reply, or for the reply that a question lacks."""
+        message = self._shown.message(message_id)
+        if message is None or self.is_busy:
+            return
+        question_id = message.id if message.role == "user" else message.parent_id
+        if question_id is not None:
+            self._let_through(
+                self._shown.path_to(question_id),
+                "",
+                send=lambda: self._shown.answer_again(question_id),
+            )
+
+    def continue_in_new_chat(self, text: str) -> bool:
+        """Sum up the chat and send `text` in a new one; gives whether the text was taken."""
+        chat, model = self._shown.conversation, self._models.state
+        if chat is None or not chat.messages or self.is_busy:
+            return False
+        if model.info is None:
+            self._announcer.notify(SummaryEnded(model.failure or NO_MODEL))
+            return False
+        self._shown.interrupt()
+        path = self._shown.path()
+        while path and path[-1].role == "user":
+            path.pop()  # nothing answers it: the instruction stands in its place
+        prompt = chat_prompt(
+            path,
+            settings=replace(chat.settings, on_full="leave_out"),
+            general=self._settings.value,
+            key=model.info.fingerprint,
+        )
+        self._summary.start(
+            self._shown.desk.next_id(),
+            chat,
+            text,
+            prompt.messages,
+            left_out=prompt.left_out,
+            as_plain_text=self._as_plain_text(model.info),
+        )
+        return True
+
+    def leave(self) -> None:
+        """What was to come and has not begun does not come; its text goes back to the person."""
+        self._gate.give_back()
+        self._summary.cancel()
+
+    def close(self) -> None:
+        """Store what is on its way, since nobody is there to take it back."""
+        self._gate.release()
+        text = self._summary.let_go()
+        if text and text.strip():
+            self._shown.say(text, self._shown.leaf_id)
+
+    # ------------------------------------------------------------------ what the engine says
+
+    def model_changed(self) -> None:
+        """What was measured holds for one model only; without a model nothing is held."""
+        info = self._models.state.info
+        if info is not self._measured_model:
+            self._measured_model = info
+            self._gate.forget_model()
+
+    def measured(self, event: PromptMeasured) -> None:
+        """Take the answer of the engine."""
+        self._gate.take(event)
+
+    def handle_summary(self, event: ReplyProgressed | ReplyEnded) -> bool:
+        """Take an event about the summary; gives whether it was one."""
+        if not self._summary.is_mine(event.reply_id):
+            return False
+        self._summary.handle(event)
+        return True
+
+    # ------------------------------------------------------------------ inside
+
+    def _path_with(self, text: str, parent_id: MessageId | None) -> list[Message]:
+        chat_id = self._shown.id or ConversationId("")
+        draft = Message(MessageId(0), chat_id, parent_id, "user", storable(text), self._clock())
+        return [*self._shown.path_to(parent_id), draft]
+
+    def _question(self, path: list[Message], info: ModelInfo) -> Question:
+        prompt = chat_prompt(
+            path,
+            settings=self._shown.settings,
+            general=self._settings.value,
+            key=info.fingerprint,
+        )
+        return Question(prompt.messages, self._as_plain_text(info))
+
+    def _as_plain_text(self, info: ModelInfo) -> bool:
+        return self._shown.is_plain_text and not info.has_chat_template
+
+    def _let_through(
+        self,
+        path: list[Message],
+        text: str,
+        *,
+        send: Callable[[], bool],
+        instead: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Send if there is room; the engine is only asked when it may be scarce."""
+        info = self._models.state.info
+        choice = self._shown.settings.on_full
+        if info is None or choice == "leave_out" or self._surely_fits(path, info):
+            return send()
+        return self._gate.pass_through(
+            self._question(path, info), Held(text, send, choice, instead)
+        )
+
+    def _surely_fits(self, path: list[Message], info: ModelInfo) -> bool:
+        system_prompt = system_prompt_of(self._shown.settings, self._settings.value)
+        most = most_prompt_tokens(path, system_prompt=system_prompt, key=info.fingerprint)
+        return has_room(most, info.context_tokens)
+
+    def _go_on(self, chat: Conversation, summary: str, text: str) -> None:
+        """The summary is there: the new chat begins."""
+        own = system_prompt_of(chat.settings, self._settings.value)
+        has_begun = self._shown.begin_sequel(
+            chat,
+            title=title_going_on(chat.title),
+            system_prompt=prompt_with_summary(own, chat.title, summary),
+        )
+        if text.strip() and not (has_begun and self.send(text)):
+            self._announcer.notify(DraftReturned(text))
