@@ -8,7 +8,13 @@ from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import set_used
 from inference.kv_cache.disk.index import Entry
-from inference.kv_cache.disk.journal import RECORD_BYTES, append_tags, read_tags, rewrite_tags
+from inference.kv_cache.disk.journal import (
+    RECORD_BYTES,
+    append_tags,
+    read_tags,
+    rewrite_tags,
+    rows_tag,
+)
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
@@ -59,9 +65,12 @@ class Claims:
         noted = now
         for depth, (base_key, token_ids) in enumerate(blocks):
             used = now - depth * DEPTH_SECONDS
-            for part, entry in enumerate(self._shelf.existing(base_key, token_ids)):
-                tags[entry.owner_tag] = None
+            for part, (source, entry) in enumerate(self._shelf.existing(base_key, token_ids)):
                 noted = self._use(entry, used - part * DEPTH_SECONDS / 64, noted)
+                own = token_ids[: source.end]
+                tags[names.owner_tag(self._reader.key(base_key, own))] = None
+                if source.end < entry.piece.end:
+                    tags[rows_tag(base_key, own)] = None
             # Whatever is written for these rows has this key, even if pieces go before that.
             key = self._reader.key(base_key, token_ids)
             tags[names.owner_tag(key)] = None

@@ -66,7 +66,9 @@ def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> N
             _write_all(handle, parts)
         finally:
             os.close(handle)
-        set_used(temporary, used)
+        _make_private(temporary)
+        with contextlib.suppress(OSError):
+            set_used(temporary, used)
         os.replace(temporary, path)
     except BaseException:
         remove_file(temporary)
@@ -81,6 +83,7 @@ def append(path: str, data: bytes, record_bytes: int) -> None:
     """
     handle = os.open(path, _WRITE | os.O_APPEND, 0o600)
     try:
+        _make_private(path)
         torn = os.fstat(handle).st_size % record_bytes
         if torn:
             os.ftruncate(handle, os.fstat(handle).st_size - torn)
@@ -137,7 +140,7 @@ def make_folders(root: str, *names: str) -> str:
     """
     if not os.path.isdir(root):
         os.makedirs(root, 0o700)
-        os.chmod(root, 0o700)
+        _make_private(root)
     path = root
     for name in names:
         path = os.path.join(path, name)
@@ -145,7 +148,7 @@ def make_folders(root: str, *names: str) -> str:
             os.unlink(path)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-            os.chmod(path, 0o700)
+            _make_private(path)
     return path
 
 
@@ -169,9 +172,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     return not attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
 
 
+def _make_private(path: str) -> None:
+    # Undoes a umask that takes more than it should; some file systems have no permissions.
+    with contextlib.suppress(OSError):
+        os.chmod(path, 0o700 if os.path.isdir(path) else 0o600)
+
+
 def _write_all(handle: int, parts: Sequence[memoryview | bytes]) -> None:
-    if hasattr(os, "fchmod"):
-        os.fchmod(handle, 0o600)
     for part in parts:
         rest = memoryview(part).cast("B")
         while rest:

@@ -1,8 +1,8 @@
 """What is in a file of the disk tier. Pure Python; no files are touched here.
 
     piece     header | payload
-    header    magic, version, start, end, length of base key, base key, digest of the namespace,
-              length and CRC-32 of the payload | ids of the rows [0, end) as int32 | BLAKE2b-16 of
+    header    magic, version, start, end, lengths of namespace and base key, base key, length and
+              CRC-32 of the payload | namespace | ids of the rows [0, end) as int32 | BLAKE2b-16 of
               all before
     trail     magic, version, number of ids, CRC-32 of the ids | ids as int32
 
@@ -48,7 +48,7 @@ _PIECE_MAGIC = b"QuireKV\n"
 _TRAIL_MAGIC = b"QuireTr\n"
 _MAX_BASE_BYTES = 64
 _START = struct.Struct("<8sH")
-_FIXED = struct.Struct(f"<8sHHHH{_MAX_BASE_BYTES}s32sQI")
+_FIXED = struct.Struct(f"<8sHHHHH{_MAX_BASE_BYTES}sQI")
 _TRAIL = struct.Struct("<8sHII")
 _DIGEST_BYTES = 16
 
@@ -59,6 +59,7 @@ class Header:
 
     Attributes:
         start, end: Its rows of the block.
+        namespace: As the keys have it.
         base_key: Key of the block before.
         token_ids: Of the rows [0, end).
         payload_bytes: Length of the payload.
@@ -67,24 +68,20 @@ class Header:
 
     start: int
     end: int
+    namespace: bytes
     base_key: BlockHash
     token_ids: tuple[int, ...]
     payload_bytes: int
     checksum: int
 
 
-def namespace_digest(namespace: bytes) -> bytes:
-    """32 bytes that stand for a namespace in a header."""
-    return hashlib.blake2b(namespace, digest_size=32).digest()
-
-
-def header_bytes(end: int) -> int:
+def header_bytes(end: int, namespace_bytes: int) -> int:
     """Length of the header of a piece whose last row is end - 1."""
-    return _FIXED.size + 4 * end + _DIGEST_BYTES
+    return _FIXED.size + namespace_bytes + 4 * end + _DIGEST_BYTES
 
 
 def pack_header(
-    digest: bytes,
+    namespace: bytes,
     base_key: BlockHash,
     token_ids: Sequence[int],
     start: int,
@@ -93,7 +90,7 @@ def pack_header(
     """Write the header of the rows [start, len(token_ids)).
 
     Args:
-        digest: Of the namespace.
+        namespace: As the keys have it.
         base_key: At most 64 bytes.
         token_ids: Of the rows from 0 on; each fits into int32.
         start: First row in the payload.
@@ -102,18 +99,26 @@ def pack_header(
     assert len(base_key) <= _MAX_BASE_BYTES, f"a base key has {len(base_key)} bytes"
     end, size, checksum = len(token_ids), memoryview(payload).nbytes, zlib.crc32(payload)
     fixed = _FIXED.pack(
-        _PIECE_MAGIC, VERSION, start, end, len(base_key), base_key, digest, size, checksum
+        _PIECE_MAGIC,
+        VERSION,
+        start,
+        end,
+        len(namespace),
+        len(base_key),
+        base_key,
+        size,
+        checksum,
     )
-    text = fixed + _pack_ids(token_ids)
+    text = fixed + namespace + pack_ids(token_ids)
     return text + _digest(text)
 
 
-def parse_header(data: bytes, digest: bytes) -> Header | Miss:
+def parse_header(data: bytes, namespace: bytes | None = None) -> Header | Miss:
     """Read a header and verify it.
 
     Args:
-        data: The first bytes of a file, `header_bytes` of its last row or more.
-        digest: Of the namespace.
+        data: The first bytes of a file, as many as the header has, or more.
+        namespace: What it must be; None takes any.
 
     Returns:
         The header, or why it is not one.
@@ -128,21 +133,26 @@ def parse_header(data: bytes, digest: bytes) -> Header | Miss:
     if len(data) < _FIXED.size:
         return "truncated"
     fixed = _FIXED.unpack_from(data)
-    start, end, base_length, base, its_digest, payload_bytes, checksum = fixed[2:]
-    size = header_bytes(end)
+    start, end, namespace_length, base_length, base, payload_bytes, checksum = fixed[2:]
+    ids_at = _FIXED.size + namespace_length
+    its_namespace = data[_FIXED.size : ids_at]
+    # Before the length, which is another with another namespace.
+    if namespace is not None and its_namespace != namespace:
+        is_cut = (namespace_length, data[_FIXED.size :]) == (len(namespace), its_namespace)
+        return "truncated" if is_cut else "other_model"
+    size = header_bytes(end, namespace_length)
     if len(data) < size:
         return "truncated"
     if _digest(data[: size - _DIGEST_BYTES]) != data[size - _DIGEST_BYTES : size]:
         return "damaged"
-    if its_digest != digest:
-        return "other_model"
-    token_ids = struct.unpack_from(f"<{end}i", data, _FIXED.size)
-    return Header(start, end, BlockHash(base[:base_length]), token_ids, payload_bytes, checksum)
+    ids = struct.unpack_from(f"<{end}i", data, ids_at)
+    base_key = BlockHash(base[:base_length])
+    return Header(start, end, its_namespace, base_key, ids, payload_bytes, checksum)
 
 
 def pack_trail(token_ids: Sequence[int]) -> bytes:
     """Write a trail: the ids of a conversation's last sequence."""
-    ids = _pack_ids(token_ids)
+    ids = pack_ids(token_ids)
     return _TRAIL.pack(_TRAIL_MAGIC, VERSION, len(token_ids), zlib.crc32(ids)) + ids
 
 
@@ -157,7 +167,8 @@ def parse_trail(data: bytes) -> tuple[int, ...] | None:
     return struct.unpack(f"<{count}i", ids) if zlib.crc32(ids) == checksum else None
 
 
-def _pack_ids(token_ids: Sequence[int]) -> bytes:
+def pack_ids(token_ids: Sequence[int]) -> bytes:
+    """Ids as little-endian int32."""
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 

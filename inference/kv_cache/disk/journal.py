@@ -2,15 +2,28 @@
 
 A conversation's journal is a run of records, an owner tag and its CRC-32 each, appended before the
 pieces are written. So a piece without an owner is one whose journal is gone, and may go too.
+
+Who goes on in the middle of another's piece does not own it, and is to keep the first rows of it when
+the other is forgotten. So such a one notes the text of these rows (a *rows tag*), and as owned the
+piece that they will be then.
 """
 
+import hashlib
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk.files import append, read_small, write_file
+from inference.kv_cache.disk.format import pack_ids
 
 TAG_BYTES = 16
 RECORD_BYTES = TAG_BYTES + 4
+
+
+def rows_tag(base_key: BlockHash, token_ids: Sequence[int]) -> bytes:
+    """Stands for the first rows of a block in journals, whatever piece they are in."""
+    text = b"rows" + bytes([len(base_key)]) + base_key + pack_ids(token_ids)
+    return hashlib.blake2b(text, digest_size=TAG_BYTES).digest()
 
 
 def read_tags(path: str) -> set[bytes]:

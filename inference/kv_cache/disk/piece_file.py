@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import IO
 
-from inference.kv_cache.block import BlockHash, HashBlock
+from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import fill, open_for_reading
 from inference.kv_cache.disk.format import Header, Miss, header_bytes, parse_header
@@ -19,16 +19,14 @@ class PieceReader:
 
     Args:
         namespace: As the keys have it.
-        digest: Of the namespace.
         bytes_per_token: Length of one row.
         hash_block: Names a text.
     """
 
     def __init__(
-        self, namespace: bytes, digest: bytes, bytes_per_token: int, hash_block: HashBlock
+        self, namespace: bytes, bytes_per_token: int, hash_block: HashBlock = hash_block
     ) -> None:
         self._namespace = namespace
-        self._digest = digest
         self._bytes_per_token = bytes_per_token
         self._hash_block = hash_block
 
@@ -38,7 +36,10 @@ class PieceReader:
 
     def file_bytes(self, piece: Piece) -> int:
         """How long the file of a piece is."""
-        return header_bytes(piece.end) + (piece.end - piece.start) * self._bytes_per_token
+        return (
+            header_bytes(piece.end, len(self._namespace))
+            + (piece.end - piece.start) * self._bytes_per_token
+        )
 
     def read_header(self, path: str, piece: Piece, base_tag: str) -> Header | Miss:
         """Read and verify a header, and that it belongs to the name of its file."""
@@ -67,10 +68,10 @@ class PieceReader:
         if not stat.S_ISREG(status.st_mode):
             return "not_a_piece"
         # A file of another version or none of ours is told apart before its length is judged.
-        data = bytearray(min(header_bytes(piece.end), status.st_size))
+        data = bytearray(min(header_bytes(piece.end, len(self._namespace)), status.st_size))
         if not fill(file, data):
             return "truncated"
-        header = parse_header(bytes(data), self._digest)
+        header = parse_header(bytes(data), self._namespace)
         if isinstance(header, str):
             return header
         if not self._is_named(header, piece, base_tag):

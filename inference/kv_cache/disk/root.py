@@ -45,19 +45,6 @@ class FoundPiece:
     used: float
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """What went with a conversation.
-
-    Attributes:
-        paths: Files that are gone.
-        num_bytes: How many they had.
-    """
-
-    paths: tuple[str, ...]
-    num_bytes: int
-
-
 def namespace_paths(root: str) -> list[str]:
     """Folders of all namespaces."""
     return [
@@ -107,44 +94,6 @@ def owned_tags(namespace_path: str, *, but_not: str = "") -> set[bytes]:
         if entry.name.endswith(names.OWN) and entry.path != but_not:
             tags |= read_tags(entry.path)
     return tags
-
-
-def forget_files(root: str, conversation_id: str, now: float) -> Forgotten:
-    """Remove a conversation's journals and trails, and the pieces that nobody else owns.
-
-    The journal goes before the pieces: if this is interrupted, they have no owner and go later.
-    """
-    paths: list[str] = []
-    num_bytes = 0
-    for folder in namespace_paths(root):
-        journal = names.conversation_path(folder, conversation_id, names.OWN)
-        doomed = [names.conversation_path(folder, conversation_id, names.TRAIL)]
-        tags = read_tags(journal)
-        if size_of(journal) is not None:
-            pieces = scan_pieces(folder, now)
-            others = owned_tags(folder, but_not=journal)
-            doomed.append(journal)
-            doomed += [
-                found.path
-                for found in pieces
-                if found.owner_tag not in others
-                and (found.owner_tag in tags or now - found.used > ORPHAN_SECONDS)
-            ]
-        for path in doomed:
-            size = size_of(path)
-            if size is not None and remove_file(path):
-                paths.append(path)
-                num_bytes += size
-    return Forgotten(tuple(paths), num_bytes)
-
-
-def forget_conversation(root: Path, conversation_id: str) -> int:
-    """Remove what only this conversation used, of all models; no store need be open.
-
-    Returns:
-        Bytes freed.
-    """
-    return forget_files(os.fspath(root), conversation_id, time.time()).num_bytes
 
 
 def clear_all(root: Path) -> int:

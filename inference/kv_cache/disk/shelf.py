@@ -14,13 +14,14 @@ from pathlib import Path
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import remove_file, size_of
+from inference.kv_cache.disk.forgetting import forget_files
 from inference.kv_cache.disk.format import AT_FAULT, Header, Miss
 from inference.kv_cache.disk.index import Entry, PieceIndex
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
     ORPHAN_SECONDS,
+    FoundPiece,
     clear_all,
-    forget_files,
     namespace_paths,
     owned_tags,
     scan_chats,
@@ -97,14 +98,16 @@ class Shelf:
         with self._lock:
             return tuple(source for source, _ in self._cover(base_key, token_ids))
 
-    def existing(self, base_key: BlockHash, token_ids: tuple[int, ...]) -> list[Entry]:
-        """The same as entries whose files have just been seen."""
+    def existing(
+        self, base_key: BlockHash, token_ids: tuple[int, ...]
+    ) -> tuple[tuple[DiskSource, Entry], ...]:
+        """The same, with entries, whose files have just been seen."""
         while True:
             with self._lock:
-                entries = [entry for _, entry in self._cover(base_key, token_ids)]
-            gone = [entry for entry in entries if size_of(entry.path) != entry.size]
+                found = self._cover(base_key, token_ids)
+            gone = [entry for _, entry in found if size_of(entry.path) != entry.size]
             if not gone:
-                return entries
+                return found
             with self._lock:
                 for entry in gone:
                     self._fail(entry.path, "missing")
@@ -183,6 +186,9 @@ class Shelf:
             for path in forgotten.paths:
                 self._index.remove(path)
                 self._small.pop(path, None)
+            for piece in forgotten.kept:
+                self._add(_entry_of(piece))
+                self._written_bytes += piece.size
         return forgotten.num_bytes
 
     def clear(self) -> int:
@@ -196,15 +202,12 @@ class Shelf:
         self, base_key: BlockHash, token_ids: tuple[int, ...]
     ) -> tuple[tuple[DiskSource, Entry], ...]:
         found = self._index.cover(base_key, token_ids)
-        is_whole = bool(found) and found[-1][0].end == len(token_ids)
-        # A call from a terminal may have gone on with this very chat meanwhile.
-        if (
-            is_whole
-            or len(token_ids) != self._block_size
-            or not self._adopt(base_key, token_ids, 0)
-        ):
+        reach = found[-1][0].end if found else 0
+        if reach == len(token_ids) or len(token_ids) != self._block_size:
             return found
-        return self._index.cover(base_key, token_ids)
+        # A call from a terminal may have gone on with this very chat meanwhile.
+        adopted = [self._adopt(base_key, token_ids, start) for start in {0, reach}]
+        return self._index.cover(base_key, token_ids) if any(adopted) else found
 
     def _adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
         piece = Piece(self._reader.key(base_key, token_ids), start, len(token_ids))
@@ -246,10 +249,10 @@ def _scan_namespace(folder: str, now: float) -> list[Entry]:
     for piece in found:
         is_orphan = piece.owner_tag not in owned and now - piece.used > ORPHAN_SECONDS
         if not (is_orphan and remove_file(piece.path)):
-            used = min(piece.used, now)
-            entries.append(
-                Entry(
-                    piece.path, piece.piece, piece.base_tag, piece.owner_tag, piece.size, used, used
-                )
-            )
+            entries.append(_entry_of(piece, now))
     return entries
+
+
+def _entry_of(found: FoundPiece, now: float = float("inf")) -> Entry:
+    used = min(found.used, now)
+    return Entry(found.path, found.piece, found.base_tag, found.owner_tag, found.size, used, used)

@@ -10,16 +10,16 @@ from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
 from inference.kv_cache.disk.files import read_small, write_file
+from inference.kv_cache.disk.forgetting import forget_conversation
 from inference.kv_cache.disk.format import (
     Miss,
-    namespace_digest,
     pack_header,
     pack_trail,
     parse_trail,
 )
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.piece_file import PieceReader
-from inference.kv_cache.disk.root import clear_all, forget_conversation, used_bytes
+from inference.kv_cache.disk.root import clear_all, used_bytes
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
 from inference.kv_cache.tiers import DiskSource, Piece
@@ -82,11 +82,11 @@ class DiskStore:
         self._root = os.fspath(root)
         self._folder_name = names.namespace_folder(namespace)
         self._folder = os.path.join(self._root, self._folder_name)
-        self._digest = namespace_digest(namespace)
+        self._namespace = namespace
         self._block_size = block_size
         self._bytes_per_token = bytes_per_token
         self._clock = clock
-        self._reader = PieceReader(namespace, self._digest, bytes_per_token, hash_block)
+        self._reader = PieceReader(namespace, bytes_per_token, hash_block)
         self._shelf = Shelf(self._root, self._folder, block_size, budget_bytes, self._reader, clock)
         self._writer = Writer(self._root, self._folder_name, clock)
         self._claims = Claims(self._folder, self._shelf, self._reader, self._writer)
@@ -195,9 +195,11 @@ class DiskStore:
             return
         path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
         data = pack_trail(token_ids)
-
+        if not self._shelf.make_room(len(data)):
+            return
         now = self._clock()
         if self._writer.write(lambda: write_file(path, [data], now), names.CHATS) is None:
+            self._writer.succeed()
             self._shelf.note_small(path, len(data))
 
     def load_trail(self, conversation_id: str) -> tuple[int, ...] | None:
@@ -258,7 +260,7 @@ class DiskStore:
             return "over_budget"
         tag, owner_tag = names.base_tag(base_key), names.owner_tag(piece.key)
         path = names.piece_path(self._folder, piece, tag)
-        parts = [pack_header(self._digest, base_key, ids, start, payload), payload]
+        parts = [pack_header(self._namespace, base_key, ids, start, payload), payload]
         fan = os.path.basename(os.path.dirname(path))
         miss = self._writer.write(lambda: write_file(path, parts, used), names.BLOCKS, fan)
         if miss is None:

@@ -19,7 +19,7 @@ class Writer:
     """Writes below the folder of one namespace.
 
     Attributes:
-        problem: One sentence for people; "" if the last piece could be written.
+        problem: One sentence for people; "" if the last piece or trail could be written.
     """
 
     def __init__(self, root: str, folder_name: str, clock: Callable[[], float]) -> None:
@@ -62,7 +62,7 @@ class Writer:
         return None
 
     def succeed(self) -> None:
-        """A piece was written, so there is no problem any more."""
+        """A piece or a trail was written, so there is no problem any more."""
         self.problem = ""
         self._until = float("-inf")
 

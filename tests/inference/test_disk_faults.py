@@ -1,0 +1,361 @@
+"""Whatever is wrong with a file or the folder is a clean miss, counted, and never a wrong row."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from inference.kv_cache.block import ROOT_KEY, BlockHash
+from inference.kv_cache.disk import files, names
+from inference.kv_cache.disk.format import Miss, pack_header
+from inference.kv_cache.disk.writer import FULL, NOT_WRITABLE
+from inference.kv_cache.tiers import DiskSource, Piece
+from tests.inference.disk_stores import (
+    NAMESPACE,
+    ROW,
+    Clock,
+    P,
+    all_files,
+    key_of,
+    load,
+    make_store,
+    num_saved,
+    piece_files,
+    rows,
+    save,
+    save_chain,
+)
+
+IDS = range(70, 75)
+SOURCE = DiskSource(Piece(key_of(IDS), 0, 5), 0, 5)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, bytes]:
+    """The only piece and what is in it."""
+    save(make_store(tmp_path), "chat", IDS)
+    (path,) = piece_files(tmp_path)
+    return path, path.read_bytes()
+
+
+def misses_after(root: Path) -> Mapping[Miss, int]:
+    """Read the piece; it must be a miss, and the same for somebody who looks for other rows."""
+    store = make_store(root)
+    assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.cover(ROOT_KEY, IDS) == ()
+    return store.stats().misses
+
+
+def test_each_flipped_byte_is_a_miss_and_removes_the_file(tmp_path, saved):
+    path, data = saved
+    reasons = set()
+    for at in range(len(data)):
+        for bit in (0, 7):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            misses = misses_after(tmp_path)
+            assert sum(misses.values()) == 1
+            reasons |= set(misses)
+            assert not path.exists()
+    assert reasons == {"not_a_piece", "other_version", "other_model", "truncated", "damaged"}
+
+
+def test_each_flipped_byte_of_a_header_is_no_rows_to_a_text_that_parts(tmp_path, saved):
+    path, data = saved
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 16
+        path.write_bytes(damaged)
+        store = make_store(tmp_path)
+        assert load(store, [70, 71, 9]) == b""
+        assert not path.exists()
+
+
+def test_each_length_but_the_right_one_is_a_miss(tmp_path, saved):
+    path, data = saved
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        assert misses_after(tmp_path) == {"truncated": 1}
+        assert not path.exists()
+    path.write_bytes(data + b"\0")
+    assert misses_after(tmp_path) == {"truncated": 1}
+    path.write_bytes(data)
+    assert load(make_store(tmp_path), IDS) == rows(IDS)
+
+
+def other_piece(
+    *,
+    namespace: bytes = NAMESPACE,
+    base: BlockHash = ROOT_KEY,
+    ids: range = IDS,
+    start: int = 0,
+    row: int = ROW,
+) -> bytes:
+    payload = bytes((len(ids) - start) * row)
+    return pack_header(namespace, base, ids, start, payload) + payload
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated"),
+        (b"GGUF" + bytes(200), "not_a_piece"),
+        (b"QuireKV\n\x02\x00" + bytes(300), "other_version"),
+        (other_piece(namespace=b"a longer name of another model"), "other_model"),
+        (other_piece(namespace=b"x"), "other_model"),
+        (other_piece(ids=range(5)), "wrong_name"),
+        (other_piece(base=key_of(range(P))), "wrong_name"),
+        (other_piece(start=1), "wrong_name"),
+        (other_piece(ids=range(70, 74)), "wrong_name"),
+        (other_piece(row=ROW + 4), "truncated"),
+    ],
+)
+def test_a_file_that_belongs_elsewhere_is_a_counted_miss(tmp_path, saved, data, reason):
+    path, _ = saved
+    path.write_bytes(data)
+    assert misses_after(tmp_path) == {reason: 1}
+    assert not path.exists()
+
+
+def test_a_file_that_ends_while_it_is_read_is_a_miss(tmp_path, saved, monkeypatch):
+    store = make_store(tmp_path)
+    real = files.fill
+    monkeypatch.setattr(
+        "inference.kv_cache.disk.piece_file.fill",
+        lambda file, buffer: len(buffer) != 5 * ROW and real(file, buffer),
+    )
+    assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.stats().misses == {"truncated": 1}
+
+
+def test_a_header_that_ends_while_it_is_read_is_a_miss(tmp_path, saved, monkeypatch):
+    store = make_store(tmp_path)
+    monkeypatch.setattr("inference.kv_cache.disk.piece_file.fill", lambda file, buffer: False)
+    assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.stats().misses == {"truncated": 1}
+
+
+def test_a_read_that_the_system_refuses_keeps_the_file(tmp_path, saved, monkeypatch):
+    path, _ = saved
+    store = make_store(tmp_path)
+
+    def refuse(*args, **more):
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.stats().misses == {"unreadable": 1}
+    assert path.exists()
+    assert load(store, IDS) == rows(IDS)
+
+
+def test_a_file_that_is_gone_is_missing_once(tmp_path, saved):
+    store = make_store(tmp_path)
+    saved[0].unlink()
+    assert store.cover(ROOT_KEY, IDS) == (SOURCE,)
+    assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.cover(ROOT_KEY, IDS) == ()
+    assert store.stats().misses == {"missing": 1}
+    assert store.stats().num_pieces == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="makes links")
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_something_else_in_the_place_of_a_piece_is_a_miss(tmp_path, saved, kind):
+    path, data = saved
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(data)
+    store = make_store(tmp_path)
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(elsewhere)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    assert store.read(SOURCE, ROOT_KEY, IDS) is None
+    assert store.stats().misses == {"not_a_piece": 1}
+    assert make_store(tmp_path).cover(ROOT_KEY, IDS) == ()
+    assert path.is_dir() == (kind == "folder")  # links and pipes have gone
+    assert elsewhere.read_bytes() == data
+
+
+@pytest.mark.skipif(os.name != "posix", reason="makes links")
+@pytest.mark.parametrize("level", ["namespace", "blocks", "chats", "fan"])
+def test_links_to_folders_elsewhere_are_not_followed(tmp_path, level):
+    root, elsewhere = tmp_path / "kv", tmp_path / "elsewhere"
+    save_chain(make_store(root), "chat", IDS)
+    namespace = root / names.namespace_folder(NAMESPACE)
+    folder = {
+        "namespace": namespace,
+        "blocks": namespace / "blocks",
+        "chats": namespace / "chats",
+        "fan": piece_files(root)[0].parent,
+    }[level]
+    shutil.move(folder, elsewhere)
+    folder.symlink_to(elsewhere, target_is_directory=True)
+    content = {path: path.read_bytes() for path in all_files(elsewhere)}
+    assert content
+    clock = Clock(os.stat(elsewhere).st_mtime + 10_000)  # orphans would go
+    store = make_store(root, clock=clock)
+    store.forget("chat")
+    store.clear()
+    assert {path: path.read_bytes() for path in all_files(elsewhere)} == content
+    assert make_store(root).stats().num_pieces == 0
+    assert save_chain(make_store(root), "chat", IDS) == [True]
+    assert {path: path.read_bytes() for path in all_files(elsewhere)} == content or level == "fan"
+
+
+def test_a_root_that_is_a_link_is_used(tmp_path):
+    (tmp_path / "big disk").mkdir()
+    (tmp_path / "kv").symlink_to(tmp_path / "big disk", target_is_directory=True)
+    save_chain(make_store(tmp_path / "kv"), "chat", IDS)
+    assert num_saved(make_store(tmp_path / "kv"), IDS) == 5
+    assert len(all_files(tmp_path / "big disk")) == 3
+
+
+def test_a_file_in_the_place_of_the_folder_turns_writing_off_until_it_is_gone(tmp_path):
+    root = tmp_path / "kv"
+    root.write_text("mine")
+    clock = Clock(1_000_000.0)
+    store = make_store(root, clock=clock)
+    assert store.stats().problem == NOT_WRITABLE
+    assert store.cover(ROOT_KEY, IDS) == ()
+    assert save_chain(store, "chat", IDS) == [False]
+    assert store.stats().misses == {"not_writable": 1}
+    assert (store.forget("chat"), store.clear()) == (0, 0)
+    assert root.read_text() == "mine"
+    root.unlink()
+    clock.now += 61
+    assert save_chain(store, "chat", IDS) == [True]
+    assert store.stats().problem == ""
+    assert num_saved(store, IDS) == 5
+
+
+def test_a_folder_deleted_while_open_is_made_again(tmp_path):
+    root = tmp_path / "kv"
+    store = make_store(root)
+    save_chain(store, "chat", range(40))
+    shutil.rmtree(root)
+    assert num_saved(store, range(40)) == 0
+    assert save_chain(store, "chat", range(70)) == [True] * 3
+    assert num_saved(store, range(70)) == 70
+    clock = Clock(os.stat(root).st_mtime + 10_000)
+    assert num_saved(make_store(root, clock=clock), range(70)) == 70  # they have an owner
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_any_files_deleted_while_open_are_misses(tmp_path, number):
+    store = make_store(tmp_path)
+    save_chain(store, "chat", range(100))
+    found = all_files(tmp_path)
+    for at, path in enumerate(found):
+        if hash((number, at)) % 3 == 0:
+            path.unlink()
+    assert num_saved(store, range(100)) in (0, 32, 64, 96, 100)
+    assert save_chain(store, "chat", range(100)) == [True] * 4
+    assert num_saved(store, range(100)) == 100
+    assert num_saved(make_store(tmp_path), range(100)) == 100
+
+
+class Faults:
+    """Lets the system's call number `at` fail, and those after it as long as `lasting`."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, at: int, code: int, *, lasting: bool
+    ) -> None:
+        self.calls = 0
+        self.at, self.code, self.lasting = at, code, lasting
+        # os.unlink is not among them: a disk that is full lets files go.
+        for name in ("open", "write", "replace", "mkdir", "utime", "chmod"):
+            monkeypatch.setattr(os, name, self._wrap(getattr(os, name)))
+
+    def _wrap(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **more: object) -> object:
+            self.calls += 1
+            if self.calls == self.at or (self.lasting and self.calls > self.at):
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*args, **more)
+
+        return call
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.ENOENT])
+def test_each_call_that_fails_while_saving_leaves_whole_pieces(tmp_path, code, lasting):
+    at = 0
+    while True:
+        at += 1
+        root = tmp_path / str(at)
+        clock = Clock(1_000_000.0)
+        store = make_store(root, clock=clock)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            faults = Faults(monkeypatch, at, code, lasting=lasting)
+            saved = save_chain(store, "chat", range(70))
+        if faults.calls < at:
+            break
+        assert not list(root.rglob("*.tmp"))
+        assert num_saved(store, range(70)) == min(70, P * [*saved, False].index(False))
+        assert store.stats().used_bytes == sum(path.stat().st_size for path in all_files(root))
+        # What could not be noted as owned was not written.
+        late = Clock(os.stat(root).st_mtime + 10_000)
+        assert num_saved(make_store(root, clock=late), range(70)) == num_saved(store, range(70))
+        clock.now += 61
+        assert save_chain(store, "chat", range(70)) == [True] * 3
+        assert store.stats().problem == ""
+        assert num_saved(make_store(root), range(70)) == 70
+    assert at > 15
+    assert saved == [True] * 3
+
+
+def test_a_full_disk_is_left_alone_for_a_minute(tmp_path):
+    clock = Clock(1_000_000.0)
+    store = make_store(tmp_path, clock=clock)
+    store.claim("chat", [(ROOT_KEY, tuple(IDS))])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        faults = Faults(monkeypatch, 1, errno.ENOSPC, lasting=True)
+        assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+        tried = faults.calls
+        assert tried > 0
+        assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+        store.save_trail("chat", IDS)
+        assert faults.calls == tried
+    assert store.stats().problem == FULL
+    assert store.stats().misses == {"no_space": 2}
+    clock.now += 59.9
+    assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+    clock.now += 0.2
+    assert store.write(ROOT_KEY, IDS, 0, rows(IDS))
+    assert store.stats().problem == ""
+
+
+def test_a_read_only_folder_is_read_and_a_problem(tmp_path, saved):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+
+        def refuse(*args, **more):
+            raise OSError(errno.EROFS, "read-only")
+
+        for name in ("write", "replace", "mkdir", "utime", "chmod", "unlink", "makedirs", "rmdir"):
+            monkeypatch.setattr(os, name, refuse)
+        store = make_store(tmp_path)
+        assert load(store, IDS) == rows(IDS)
+        store.claim("chat", [(ROOT_KEY, tuple(range(9)))])
+        assert not store.write(ROOT_KEY, range(9), 0, rows(range(9)))
+        assert store.stats().problem == NOT_WRITABLE
+        assert store.stats().misses == {"not_writable": 1}
+        assert store.forget("chat") == 0
+        store.clear()
+    assert load(make_store(tmp_path), IDS) == rows(IDS)
+
+
+def test_writes_in_small_steps_are_whole(tmp_path, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:7]))
+    store = make_store(tmp_path)
+    assert save_chain(store, "chat", range(40)) == [True, True]
+    assert num_saved(make_store(tmp_path), range(40)) == 40
