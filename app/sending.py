@@ -117,15 +117,13 @@ class Sending:
     def continue_in_new_chat(self, text: str) -> bool:
         """Sum up the chat and send `text` in a new one; gives whether the text was taken."""
         chat, model = self._shown.conversation, self._models.state
-        if chat is None or not chat.messages or self.is_busy:
+        path = self._answered_path()
+        if chat is None or not path or self.is_busy:
             return False
         if model.info is None:
             self._announcer.notify(SummaryEnded(model.failure or NO_MODEL))
             return False
         self._shown.interrupt()
-        path = self._shown.path()
-        while path and path[-1].role == "user":
-            path.pop()  # nothing answers it: the instruction stands in its place
         prompt = chat_prompt(
             path,
             settings=replace(chat.settings, on_full="leave_out"),
@@ -180,6 +178,13 @@ class Sending:
         chat_id = self._shown.id or ConversationId("")
         draft = Message(MessageId(0), chat_id, parent_id, "user", storable(text), self._clock())
         return [*self._shown.path_to(parent_id), draft]
+
+    def _answered_path(self) -> list[Message]:
+        """The path down to the last reply that says something; the instruction follows it."""
+        path = self._shown.path()
+        while path and not (path[-1].role == "assistant" and path[-1].content):
+            path.pop()
+        return path
 
     def _question(self, path: list[Message], info: ModelInfo) -> Question:
         prompt = chat_prompt(

@@ -1,0 +1,351 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat_session import (
+    ChatIsFull,
+    ConversationShown,
+    DraftReturned,
+    MessageAdded,
+    MessageChanged,
+    ReplyStarted,
+    SessionChange,
+    StorageFailed,
+    SummaryEnded,
+    SummaryProgress,
+)
+from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
+from app.conversation import ChatSettings, ConversationId, MessageId
+from app.failures import NO_MODEL
+from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
+from inference.config import SamplingParams
+from inference.request import ChatMessage
+from tests.app.session_bench import FAILURE, PATH, Bench
+
+LONG = "long " * 1000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.store.close()
+
+
+@pytest.fixture
+def ready(bench: Bench) -> Bench:
+    """A chat with one turn and settings of its own."""
+    bench.ready()
+    bench.session.set_chat_settings(ChatSettings("S", SamplingParams(top_k=3), "new_chat"))
+    bench.turn("a", "b")
+    bench.posted.clear()
+    return bench
+
+
+def summed_up(bench: Bench, summary: str = "It was about bark.") -> list[SessionChange]:
+    bench.says(summary)
+    bench.ends()
+    return bench.take()
+
+
+def test_summary_is_asked_for_and_not_stored(ready: Bench) -> None:
+    assert ready.session.continue_in_new_chat("c")
+    (command,) = ready.posted
+    assert isinstance(command, Generate)
+    assert command == Generate(
+        command.reply_id,
+        ready.chat.id,
+        (
+            ChatMessage("system", "S"),
+            ChatMessage("user", "a"),
+            ChatMessage("assistant", "b", (7, 8)),
+            ChatMessage("user", INSTRUCTION),
+        ),
+        SamplingParams(temperature=0.3, max_tokens=400),
+        leave_out=True,
+        keep_on_disk=False,
+    )
+    assert "200 words" in INSTRUCTION
+    assert ready.session.is_summarising
+    ready.says("It was ")
+    ready.says("about bark.")
+    assert ready.take() == [SummaryProgress(0), SummaryProgress(7), SummaryProgress(18)]
+    assert ready.texts == ["a", "b"]
+
+
+def test_new_chat_begins_with_the_summary_and_the_text(ready: Bench) -> None:
+    old = ready.chat
+    ready.session.continue_in_new_chat("c")
+    ready.take()
+    changes = summed_up(ready)
+    assert [type(change) for change in changes] == [
+        SummaryProgress,
+        SummaryEnded,
+        ConversationShown,
+        MessageAdded,
+        ReplyStarted,
+    ]
+    assert SummaryEnded(None) in changes
+    assert not ready.session.is_summarising
+    assert ready.chat.id != old.id
+    assert ready.chat.title == "a (continued)"
+    prompt = "S\n\nSummary of the earlier chat “a”:\nIt was about bark."
+    assert ready.chat.settings == ChatSettings(prompt, SamplingParams(top_k=3), "new_chat")
+    assert ready.texts == ["c", ""]
+    assert ready.generate().messages == (ChatMessage("system", prompt), ChatMessage("user", "c"))
+    assert ready.store.load(old.id) == replace(old, updated_at=100.0)
+    assert ready.store.load(ready.chat.id) == ready.chat
+    assert {summary.title for summary in ready.session.conversations()} == {"a", "a (continued)"}
+
+
+def test_new_chat_without_a_text_is_only_shown(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("  ")
+    changes = summed_up(ready)
+    assert [type(change) for change in changes[2:]] == [SummaryEnded, ConversationShown]
+    assert ready.chat.messages == {}
+    assert len(ready.posted) == 1
+    assert ready.session.send("c")
+    assert ready.texts == ["c", ""]
+
+
+def test_general_system_prompt_stays_with_the_new_chat(bench: Bench) -> None:
+    bench.settings.change(system_prompt="G")
+    bench.ready()
+    bench.turn("a", "b")
+    bench.session.continue_in_new_chat("c")
+    summed_up(bench)
+    assert bench.chat.settings.system_prompt.startswith("G\n\nSummary of")
+
+
+def test_send_in_a_full_chat_goes_on_in_a_new_one_if_chosen(ready: Bench) -> None:
+    assert ready.session.send(LONG)
+    ready.measured(2000, fits=False)
+    assert ready.take() == [SummaryProgress(0)]
+    assert not ready.session.send("other")
+    summed_up(ready)
+    ready.measured(1500, fits=True)
+    assert ready.texts == [LONG, ""]
+    assert ready.chat.title == "a (continued)"
+
+
+def test_send_that_was_measured_before_goes_on_in_a_new_chat_at_once(ready: Bench) -> None:
+    ready.session.measure_draft(LONG)
+    ready.measured(2000, fits=False)
+    ready.take()
+    assert ready.session.send(LONG)
+    assert ready.take() == [SummaryProgress(0)]
+
+
+def test_text_that_no_chat_holds_comes_back(ready: Bench) -> None:
+    ready.session.send(LONG)
+    ready.measured(2100, fits=False)
+    summed_up(ready)
+    ready.measured(2090, fits=False)
+    assert ready.take() == [DraftReturned(LONG), ChatIsFull(2090, 2048, "new_chat")]
+    assert ready.chat.messages == {}
+    assert not ready.session.send(LONG)
+    assert ready.take() == [ChatIsFull(2090, 2048, "new_chat")]
+
+
+def test_edit_in_a_full_chat_is_only_told(ready: Bench) -> None:
+    ready.session.edit(MessageId(1), LONG)
+    ready.measured(2000, fits=False)
+    assert ready.take() == [DraftReturned(LONG), ChatIsFull(2000, 2048, "new_chat")]
+    assert not ready.session.is_summarising
+
+
+@pytest.mark.parametrize("how", ["stop", "new", "open"])
+def test_summary_that_is_stopped_gives_the_text_back(ready: Bench, how: str) -> None:
+    chat_id = ready.chat.id
+    ready.session.continue_in_new_chat("c")
+    command = ready.generate()
+    ready.says("It was")
+    ready.take()
+    match how:
+        case "stop":
+            ready.session.stop()
+        case "new":
+            ready.session.new_chat()
+        case _:
+            ready.session.open_chat(chat_id)
+    assert ready.take()[:2] == [DraftReturned("c"), SummaryEnded(None)]
+    assert ready.posted[-1] == StopReply(command.reply_id)
+    ready.ends(finish_reason="aborted")
+    assert ready.take() == []
+    assert len(ready.session.conversations()) == 1
+
+
+def test_delete_of_the_chat_stops_its_summary_first(ready: Bench) -> None:
+    chat_id = ready.chat.id
+    ready.session.continue_in_new_chat("c")
+    command = ready.generate()
+    ready.take()
+    ready.session.delete_chat(chat_id)
+    assert ready.posted[-2:] == [
+        StopReply(command.reply_id),
+        ForgetChat(chat_id, is_deleted=True),
+    ]
+    assert ready.take()[:2] == [DraftReturned("c"), SummaryEnded(None)]
+
+
+def test_summary_that_the_engine_ends_gives_the_text_back(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("c")
+    ready.take()
+    ready.ends(finish_reason="error", failure=FAILURE)
+    assert ready.take() == [DraftReturned("c"), SummaryEnded(FAILURE)]
+    ready.session.continue_in_new_chat("c")
+    ready.take()
+    ready.ends(finish_reason="aborted")  # the model was closed
+    assert ready.take() == [DraftReturned("c"), SummaryEnded(None)]
+
+
+@pytest.mark.parametrize("said", ["", " \n", "<think>So", "<think>So</think>\n"])
+def test_summary_without_a_word_is_a_failure(ready: Bench, said: str) -> None:
+    ready.session.continue_in_new_chat("c")
+    changes = summed_up(ready, said)
+    assert changes[-2:] == [DraftReturned("c"), SummaryEnded(NO_SUMMARY)]
+    assert len(ready.session.conversations()) == 1
+
+
+def test_thoughts_are_no_part_of_the_summary(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("")
+    summed_up(ready, "<think>Well\n</think>\n\nIt was <think> about bark.")
+    assert ready.chat.settings.system_prompt.endswith(":\nIt was <think> about bark.")
+
+
+def test_summary_ends_by_its_length_too(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("c")
+    ready.says("It was about")
+    ready.ends(finish_reason="length")
+    assert ready.chat.settings.system_prompt.endswith("It was about")
+
+
+def test_new_chat_that_cannot_be_stored_gives_the_text_back(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("c")
+    ready.take()
+    ready.store._connection.execute("PRAGMA query_only = ON")
+    changes = summed_up(ready)
+    assert [type(change) for change in changes[1:]] == [SummaryEnded, StorageFailed, DraftReturned]
+    assert ready.texts == ["a", "b"]
+
+
+def test_summary_without_a_model_says_so(ready: Bench) -> None:
+    ready.session.load_model(PATH)
+    ready.take()
+    assert not ready.session.continue_in_new_chat("c")
+    ready.session.handle_event(ModelFailed(PATH, FAILURE))
+    assert not ready.session.continue_in_new_chat("c")
+    changes = [change for change in ready.take() if isinstance(change, SummaryEnded)]
+    assert changes == [SummaryEnded(NO_MODEL), SummaryEnded(FAILURE)]
+
+
+def test_empty_chat_is_not_summed_up(bench: Bench) -> None:
+    bench.ready()
+    assert not bench.session.continue_in_new_chat("c")
+    assert bench.posted == []
+    assert bench.take() == []
+    bench.session.send("a")
+    bench.take()
+    assert not bench.session.continue_in_new_chat("c")
+    assert bench.session.is_replying
+    assert bench.take() == []
+
+
+def test_reply_in_the_making_ends_before_the_summary(ready: Bench) -> None:
+    ready.session.send("c")
+    ready.says("half")
+    first = ready.generate()
+    ready.session.continue_in_new_chat("d")
+    assert ready.posted[-2] == StopReply(first.reply_id)
+    assert [m.content for m in ready.generate().messages] == [
+        "S",
+        "a",
+        "b",
+        "c",
+        "half",
+        INSTRUCTION,
+    ]
+    assert ready.last.status == "stopped"
+
+
+def test_question_without_an_answer_is_not_summed_up(ready: Bench) -> None:
+    ready.session.send("c")
+    ready.ends(finish_reason="aborted", reply_token_ids=None)
+    ready.session.continue_in_new_chat("d")
+    assert [m.content for m in ready.generate().messages] == ["S", "a", "b", INSTRUCTION]
+
+
+def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
+    ready.session.choose_on_full("leave_out")
+    ready.turn("c", "d")
+    ready.session.send("e")
+    ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
+    ready.says("f")
+    ready.ends()
+    ready.session.choose_on_full("new_chat")
+    ready.session.continue_in_new_chat("g")
+    command = ready.generate()
+    assert command.left_out == 2
+    assert [m.content for m in command.messages] == ["S", *"cdef", INSTRUCTION]
+
+
+def test_text_is_stored_when_the_window_closes_during_a_summary(ready: Bench) -> None:
+    chat_id = ready.chat.id
+    ready.session.continue_in_new_chat("c")
+    ready.session.close()
+    ready.start()
+    ready.session.open_chat(chat_id)
+    assert ready.texts == ["a", "b", "c", ""]
+
+
+def test_window_may_close_during_a_summary_without_a_text(ready: Bench) -> None:
+    chat_id = ready.chat.id
+    ready.session.continue_in_new_chat("")
+    ready.session.close()
+    ready.start()
+    ready.session.open_chat(chat_id)
+    assert ready.texts == ["a", "b"]
+
+
+def test_plain_text_goes_on_in_the_new_chat(bench: Bench) -> None:
+    bench.ready(has_chat_template=False)
+    bench.session.send("a")
+    bench.ends(finish_reason="error", failure=FAILURE, reply_token_ids=None)
+    bench.session.continue_as_plain_text()
+    bench.says("b")
+    bench.ends()
+    bench.session.continue_in_new_chat("c")
+    assert bench.generate().as_plain_text
+    summed_up(bench)
+    assert bench.texts == ["c", ""]
+    assert bench.generate().as_plain_text
+
+
+def test_newer_summary_takes_the_place_of_the_older_one() -> None:
+    first = prompt_with_summary("S\n", "a", "one")
+    assert first == "S\n\nSummary of the earlier chat “a”:\none"
+    assert prompt_with_summary(first, "b", "two") == "S\n\nSummary of the earlier chat “b”:\ntwo"
+    assert prompt_with_summary("", "a", "one") == "Summary of the earlier chat “a”:\none"
+
+
+def test_title_goes_on_within_its_bounds() -> None:
+    assert title_going_on("a") == "a (continued)"
+    assert title_going_on("a (continued)") == "a (continued)"
+    assert len(title_going_on("x" * 200)) == 200
+
+
+def test_ids_of_chats_differ(ready: Bench) -> None:
+    first: ConversationId = ready.chat.id
+    ready.session.continue_in_new_chat("")
+    summed_up(ready)
+    second = ready.chat.id
+    ready.turn("c", "d")
+    ready.session.continue_in_new_chat("")
+    summed_up(ready, "More.")
+    assert len({first, second, ready.chat.id}) == 3
+    assert ready.chat.settings.system_prompt == (
+        "S\n\nSummary of the earlier chat “a (continued)”:\nMore."
+    )
+    assert not any(isinstance(change, MessageChanged) for change in ready.take())
