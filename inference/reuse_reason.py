@@ -114,8 +114,6 @@ class _View:
 
     def text_reason(self) -> tuple[ReuseStop, int | None] | None:
         """What of the text is another than before."""
-        if not self.messages:
-            return None
         at = self.message_at(self.common) if self._differs else None
         if at is not None and at < self._first:
             return "system_prompt", -1
@@ -131,13 +129,14 @@ class _View:
         asked = [n for n, message in enumerate(self.messages) if message.role != "assistant"]
         edited = self.message_at(self.common) if self._differs else None
         for n, message in enumerate(self.messages):
-            if n < first or self._end_of(n) <= self.num_reused + 1:
+            end = self._end_of(n)
+            if n < first or end <= self.num_reused:
                 continue
             if n in self.prompt.changed_replies or self._is_rewritten(n):
                 return "template", n
-            if message.token_ids or message.part is not None:
-                return None  # this was read as it is now, so its blocks are missing
-            if message.role == "assistant" and message.content:
+            if (message.token_ids or message.part is not None) and end > self.num_reused + 1:
+                break  # this was read as it is now, so its blocks are missing
+            if message.role == "assistant" and message.content and not message.token_ids:
                 return "other_model", n
             if n == edited and n in asked[:-1]:
                 return "edited", n

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from inference.errors import ChatTemplateError, InvalidRequestError
 from inference.request import ChatMessage
 from inference.text.chat_template import ChatTemplate
-from inference.text.prompt_marks import Cut, Preparation, cut, ends_by_marks, ends_by_search
+from inference.text.prompt_marks import Cut, Preparation, content_ends, cut, to_search
 from inference.text.prompt_writer import Prompt, PromptWriter
 from inference.text.tokenizer import Tokenizer
 
@@ -46,14 +46,12 @@ def build_prompt(
     marked = _marked(messages, template, preparation)
     if drops_space:
         found, marked = found.without_last_space(), marked and marked.without_last_space()
-    is_marked = marked is not None and marked.without_stops() == found
-    writer = PromptWriter(messages, tokenizer, has_markup=True)
+    if marked is not None and marked.without_stops() != found:
+        marked = None
+    contents = [to_search(message) for message in prepared]
+    writer = PromptWriter(messages, tokenizer, contents=contents, has_markup=True)
     for n, (text, indices) in enumerate(found.stretches(len(messages))):
-        ends = (
-            ends_by_marks(marked.texts[n], indices)
-            if marked is not None and is_marked
-            else ends_by_search(text, indices, prepared)
-        )
+        ends = [] if marked is None else content_ends(marked.texts[n], indices)
         writer.add_text(text, indices, ends)
         if n < len(found.replies):
             writer.add_reply(found.replies[n])
@@ -69,7 +67,7 @@ def build_plain_prompt(messages: Sequence[ChatMessage], tokenizer: Tokenizer) ->
         InvalidRequestError: There are no messages.
     """
     _check_not_empty(messages)
-    writer = PromptWriter(messages, tokenizer, has_markup=False)
+    writer = PromptWriter(messages, tokenizer, contents=(), has_markup=False)
     text, first = "", 0
     ends: list[tuple[int, int]] = []
     for n, message in enumerate(messages):

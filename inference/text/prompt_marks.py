@@ -113,7 +113,7 @@ def cut(rendered: str, prepared: Sequence[ChatMessage]) -> Cut:
     return Cut(tuple(texts), tuple(replies))
 
 
-def ends_by_marks(text: str, messages: range) -> list[tuple[int, int]]:
+def content_ends(text: str, messages: range) -> list[tuple[int, int]]:
     """Where contents end in a text with marks, as index and offset without the marks; rising."""
     ends: list[tuple[int, int]] = []
     marks_chars = 0
@@ -126,19 +126,9 @@ def ends_by_marks(text: str, messages: range) -> list[tuple[int, int]]:
     return ends
 
 
-def ends_by_search(
-    text: str, messages: range, prepared: Sequence[ChatMessage]
-) -> list[tuple[int, int]]:
-    """Like `ends_by_marks`, for a text without any: a guess where contents are short."""
-    ends: list[tuple[int, int]] = []
-    done = 0
-    for index in messages:
-        content = _without_wraps(prepared[index].content).strip()
-        found = text.find(content, done) if content else -1
-        if found >= 0:
-            done = found + len(content)
-            ends.append((index, done))
-    return ends
+def to_search(prepared: ChatMessage) -> str:
+    """A content as a rendered text may have it, for where there are no marks."""
+    return _without_wraps(prepared.content).strip()
 
 
 def _without_wraps(text: str) -> str:

@@ -45,14 +45,22 @@ class PromptWriter:
     Args:
         messages: All of the conversation.
         tokenizer: The model's.
+        contents: Of each message, what to look for in texts where nobody knows where it ends; "" for
+            what cannot be found.
         has_markup: Whether texts have markup of a template, and contents with breaks.
     """
 
     def __init__(
-        self, messages: Sequence[ChatMessage], tokenizer: Tokenizer, *, has_markup: bool
+        self,
+        messages: Sequence[ChatMessage],
+        tokenizer: Tokenizer,
+        *,
+        contents: Sequence[str],
+        has_markup: bool,
     ) -> None:
         self._messages = messages
         self._tokenizer = tokenizer
+        self._contents = contents
         self._has_markup = has_markup
         self._markup_ids = frozenset(tokenizer.markup_tokens.values())
         self._ids: list[int] = []
@@ -73,13 +81,13 @@ class PromptWriter:
         Args:
             text: All between two replies.
             messages: Which messages can be in it.
-            ends: Where their contents end in it, as index and offset, both rising.
+            ends: Where their contents end in it, as index and offset, both rising; empty if unknown.
         """
         if not text:
             return
         markup, texts = self._split(text)
         ids = self._part_ids(text, messages, markup, texts)
-        places = self._places(text, ends, markup)
+        places = self._places(text, ends, markup) or self._searched(texts, messages)
         stretch = _Stretch(markup, texts, ids, self._tokenizer, is_first=not self._ids)
         for index, start in stretch.starts(places, self._markup_ids).items():
             self._starts.setdefault(index, len(self._ids) + start)
@@ -178,8 +186,22 @@ class PromptWriter:
             places[index] = _Place(len(found), offset)
             done = end
         found += self._split(text[done:])[0]
-        # An end that was guessed may be in the middle of markup.
+        # A template could write markup around a content, so that it ends in the middle of a token.
         return places if found == markup else {}
+
+    def _searched(self, texts: list[str], messages: range) -> dict[int, "_Place"]:
+        """Like `_places`; a guess, which may take a short content's letters from other words."""
+        places: dict[int, _Place] = {}
+        piece = offset = 0
+        for index in messages:
+            content = self._contents[index] if self._contents else ""
+            for n in range(piece, len(texts)) if content else ():
+                found = texts[n].find(content, offset if n == piece else 0)
+                if found >= 0:
+                    piece, offset = n, found + len(content)
+                    places[index] = _Place(piece, offset)
+                    break
+        return places
 
 
 @dataclass(frozen=True, slots=True)

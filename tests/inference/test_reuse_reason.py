@@ -295,6 +295,32 @@ def test_ready_ids_are_compared_with_the_trail(
     assert judge_ids(num_reused, trail) == (reason, None)
 
 
+@pytest.mark.parametrize(
+    ("trail", "found"),
+    [
+        ((5, 3, 3, 1), ("system_prompt", 0)),  # the first message is further on
+        ((5, 3, 3, 3), ("edited", 1)),
+        ((5, 256, 0, 3), ("edited", 1)),  # the bytes of 1, but across two ids
+    ],
+)
+def test_first_message_is_looked_for_in_the_trail(
+    trail: tuple[int, ...], found: tuple[ReuseStop, int]
+) -> None:
+    messages = (
+        *(ChatMessage("user", "a"), ChatMessage("assistant", "b", (7, 8, 9))),
+        ChatMessage("user", "c"),
+    )
+    assert found == why_reuse_stopped(
+        prompt=Prompt((5, 1, 7, 8, 9, 6), message_starts=(0, 2, 5)),
+        messages=messages,
+        num_reused=1,
+        trail=trail,
+        chain_end="different_text",
+        was_damaged=False,
+        has_left_out=False,
+    )
+
+
 def test_prompt_that_a_person_lets_go_on_from_a_reply_loses_nothing(
     starter_model_path: Path,
 ) -> None:
