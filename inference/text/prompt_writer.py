@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference.request import PART_DIGEST_BYTES, ChatMessage, PromptPart
+from inference.text.message_starts import Place, Stretch
 from inference.text.prompt_marks import BREAK
 from inference.text.tokenizer import After, Tokenizer
 
@@ -88,8 +89,8 @@ class PromptWriter:
         markup, texts = self._split(text)
         ids = self._part_ids(text, messages, markup, texts)
         places = self._places(text, ends, markup) or self._searched(texts, messages)
-        stretch = _Stretch(markup, texts, ids, self._tokenizer, is_first=not self._ids)
-        for index, start in stretch.starts(places, self._markup_ids).items():
+        stretch = Stretch(markup, texts, ids, self._tokenizer, is_first=not self._ids)
+        for index, start in stretch.starts(places).items():
             self._starts.setdefault(index, len(self._ids) + start)
         self._add_ids(ids)
 
@@ -174,24 +175,24 @@ class PromptWriter:
 
     def _places(
         self, text: str, ends: Sequence[tuple[int, int]], markup: list[int]
-    ) -> dict[int, "_Place"]:
+    ) -> dict[int, Place]:
         """Where each content ends, counted in the markup before it."""
-        places: dict[int, _Place] = {}
+        places: dict[int, Place] = {}
         found: list[int] = []
         done = offset = 0
         for index, end in ends:
             new_markup, texts = self._split(text[done:end])
             found += new_markup
             offset = len(texts[-1]) + (0 if new_markup else offset)
-            places[index] = _Place(len(found), offset)
+            places[index] = Place(len(found), offset)
             done = end
         found += self._split(text[done:])[0]
         # A template could write markup around a content, so that it ends in the middle of a token.
         return places if found == markup else {}
 
-    def _searched(self, texts: list[str], messages: range) -> dict[int, "_Place"]:
+    def _searched(self, texts: list[str], messages: range) -> dict[int, Place]:
         """Like `_places`; a guess, which may take a short content's letters from other words."""
-        places: dict[int, _Place] = {}
+        places: dict[int, Place] = {}
         piece = offset = 0
         for index in messages:
             content = self._contents[index] if self._contents else ""
@@ -199,89 +200,9 @@ class PromptWriter:
                 found = texts[n].find(content, offset if n == piece else 0)
                 if found >= 0:
                     piece, offset = n, found + len(content)
-                    places[index] = _Place(piece, offset)
+                    places[index] = Place(piece, offset)
                     break
         return places
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A place in a stretch: in the text after so many markup tokens, at an offset in characters."""
-
-    piece: int
-    offset: int
-
-
-class _Stretch:
-    """Finds the first token of each message in one stretch."""
-
-    def __init__(
-        self,
-        markup: list[int],
-        texts: list[str],
-        ids: Sequence[int],
-        tokenizer: Tokenizer,
-        *,
-        is_first: bool,
-    ) -> None:
-        self._markup = markup
-        self._texts = texts
-        self._ids = ids
-        self._tokenizer = tokenizer
-        self._is_first = is_first
-        self._borders: list[int] = []
-
-    def starts(self, places: dict[int, _Place], markup_ids: frozenset[int]) -> dict[int, int]:
-        """Per message, the index of its first token in the stretch."""
-        self._borders = [n for n, token_id in enumerate(self._ids) if token_id in markup_ids]
-        starts: dict[int, int] = {}
-        before = _Place(0, 0)
-        for index, place in places.items():
-            starts[index] = (
-                self._start_of_first(place)
-                if self._is_first and not starts
-                else self._start_after(before, place)
-            )
-            before = place
-        return starts
-
-    def _start_of_first(self, place: _Place) -> int:
-        """After what the template says by itself, if that is a turn of its own."""
-        # Some models end a turn with the token that begins the next one, which is not the last here.
-        ends = self._tokenizer.eos_ids
-        turns = [n for n in range(place.piece - 1) if self._markup[n] in ends]
-        return self._after_markup(turns[-1], place) if turns else 0
-
-    def _start_after(self, before: _Place, place: _Place) -> int:
-        """After the token that closes the turn before; without one, where the content before ends."""
-        for n in range(before.piece, place.piece):
-            if self._tokenizer.is_control(self._markup[n]):
-                return self._after_markup(n, place)
-        return self._token_at(before)
-
-    def _after_markup(self, number: int, place: _Place) -> int:
-        """The token after markup, and after the white space that ends its line."""
-        following = number + 1
-        is_blank = following < place.piece and not self._texts[following].strip()
-        return self._borders[following] if is_blank else self._borders[number] + 1
-
-    def _token_at(self, place: _Place) -> int:
-        """The token that begins at a place or goes over it, found by the bytes before it."""
-        borders = [-1, *self._borders, len(self._ids)]
-        first, end = borders[place.piece] + 1, borders[place.piece + 1]
-        text = self._texts[place.piece]
-        sizes = [len(self._tokenizer.vocabulary.bytes_of(n)) for n in self._ids[first:end]]
-        # A sentence vocabulary puts a space before the text.
-        num_bytes = _num_bytes(text[: place.offset]) + max(0, sum(sizes) - _num_bytes(text))
-        for n, size in enumerate(sizes):
-            num_bytes -= size
-            if num_bytes < 0:
-                return first + n
-        return end
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.replace(BREAK, "").encode("utf-8", "surrogatepass"))
 
 
 def _with_one_bos(ids: list[int], tokenizer: Tokenizer) -> list[int]:

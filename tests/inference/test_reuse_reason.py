@@ -12,11 +12,9 @@ from inference.reuse_reason import ChainEnd, why_reuse_stopped
 from inference.text.chat_template import ChatTemplate
 from inference.text.prompt import Prompt, build_prompt
 from inference.text.tokenizer import Tokenizer
-from tests.inference import family_templates as families
-from tests.inference.text_models import family_tokenizer, starter_metadata
+from tests.inference.prompt_chats import FAMILIES, family_or_starter
+from tests.inference.text_models import family_tokenizer
 
-BOS_OF = {"LLAMA3": "<|begin_of_text|>", "MISTRAL": "<s>", "GEMMA": "<bos>"}
-FAMILIES = ["CHATML", "LLAMA3", "MISTRAL", "GEMMA", "QWEN3", "PHI3"]
 THINKING = "<think>\nhm\n</think>\n\n"
 
 
@@ -72,13 +70,8 @@ class Chat:
 
 def make_chat(path: Path, name: str = "CHATML", *, system: str | None = "Be brief.") -> Chat:
     """Two turns and a third question: messages 1 to 5 without the system prompt."""
-    tokenizer = family_tokenizer(path, bos=BOS_OF.get(name))
-    source = (
-        starter_metadata(path)["tokenizer.chat_template"]
-        if name == "STARTER"
-        else getattr(families, name)
-    )
-    chat = Chat(ChatTemplate(source, tokenizer.bos_token, "</s>"), tokenizer, [])
+    template, tokenizer = family_or_starter(path, name)
+    chat = Chat(template, tokenizer, [])
     if system is not None:
         chat.messages.append(ChatMessage("system", system))
     chat.ask("What is the capital of France?")
