@@ -2,9 +2,11 @@
 
 import pytest
 
-from inference.kv_cache.block import ROOT_KEY
+from inference.kv_cache.block import ROOT_KEY, BlockHash
 from inference.kv_cache.disk.format import header_bytes
-from inference.kv_cache.disk.store import clear_all, used_bytes
+from inference.kv_cache.disk.index import Entry, PieceIndex
+from inference.kv_cache.disk.store import DiskStore, clear_all, used_bytes
+from inference.kv_cache.tiers import Piece
 from tests.inference.disk_stores import (
     NAMESPACE,
     ROW,
@@ -132,10 +134,15 @@ def test_a_trail_for_which_there_is_no_room_is_not_written(tmp_path):
     assert store.stats().used_bytes == 418
 
 
-def test_a_store_that_is_not_open_only_notes_its_budget(tmp_path):
+def test_a_budget_set_before_opening_counts_then(tmp_path):
     save_chain(make_store(tmp_path), "chat", chat(1))
-    store = make_store(tmp_path / "other", budget=5)
-    assert store.stats().budget_bytes == 5
+    store = DiskStore(
+        tmp_path, namespace=NAMESPACE, block_size=P, bytes_per_token=ROW, budget_bytes=0
+    )
+    store.set_budget(SMALL + PIECE)
+    assert len(piece_files(tmp_path)) == 4
+    store.open()
+    assert num_saved(store, chat(1)) == P
 
 
 def test_a_file_that_cannot_be_removed_stays_counted(tmp_path, monkeypatch):
@@ -153,15 +160,25 @@ def test_a_file_that_cannot_be_removed_stays_counted(tmp_path, monkeypatch):
 def test_a_long_run_of_uses_keeps_the_order(tmp_path):
     clock = Clock(1_000_000.0)
     store = make_store(tmp_path, clock=clock)
-    for number in (1, 2):
+    for number in (1, 2, 3):
         save_chain(store, f"chat {number}", chat(number))
         clock.now += 100
+    store.set_budget(3 * SMALL + 8 * PIECE)  # from now on the order is kept
     for _ in range(300):
-        num_saved(store, chat(1))
+        num_saved(store, chat(2))
         clock.now += 0.01
-    store.set_budget(2 * SMALL + 4 * PIECE)
-    assert num_saved(store, chat(2)) == 0
-    assert num_saved(store, chat(1)) == CHAT
+    store.set_budget(3 * SMALL + 4 * PIECE)
+    assert [num_saved(store, chat(number)) for number in (1, 2, 3)] == [0, CHAT, 0]
+
+
+def test_a_use_of_what_has_gone_meanwhile_brings_nothing_back():
+    index = PieceIndex(lambda base, ids: BlockHash(b"key"), lambda entry: None)
+    entry = Entry("path", Piece(BlockHash(b"key"), 0, 1), "tag", b"owner", 10, 1.0, 1.0)
+    index.add(entry, is_own=True)
+    index.remove("path")
+    index.touch(entry, 2.0)
+    assert (entry.used, len(index), index.num_bytes, list(index)) == (1.0, 0, 0, [])
+    assert index.evict(1) is None
 
 
 @pytest.mark.parametrize("is_open", [True, False])

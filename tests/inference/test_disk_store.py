@@ -263,9 +263,9 @@ def test_several_threads_write_read_and_evict_together(tmp_path):
     threads = [threading.Thread(target=follow, args=(chat,)) for chat in range(3)]
     for thread in threads:
         thread.start()
-    for turn in range(60):
+    for turn in range(30):
         chat = turn % 5
-        save_chain(store, f"chat {chat}", range(chat * 1000, chat * 1000 + 10 + turn))
+        save_chain(store, f"chat {chat}", range(chat * 1000, chat * 1000 + 10 + 2 * turn))
         if turn % 7 == 6:
             store.forget(f"chat {chat}")
     is_over.set()

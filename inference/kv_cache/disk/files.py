@@ -63,10 +63,10 @@ def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> N
     try:
         handle = os.open(temporary, _WRITE | os.O_EXCL, 0o600)
         try:
+            _make_private(temporary, handle)
             _write_all(handle, parts)
         finally:
             os.close(handle)
-        _make_private(temporary)
         with contextlib.suppress(OSError):
             set_used(temporary, used)
         os.replace(temporary, path)
@@ -83,7 +83,7 @@ def append(path: str, data: bytes, record_bytes: int) -> None:
     """
     handle = os.open(path, _WRITE | os.O_APPEND, 0o600)
     try:
-        _make_private(path)
+        _make_private(path, handle)
         torn = os.fstat(handle).st_size % record_bytes
         if torn:
             os.ftruncate(handle, os.fstat(handle).st_size - torn)
@@ -140,7 +140,7 @@ def make_folders(root: str, *names: str) -> str:
     """
     if not os.path.isdir(root):
         os.makedirs(root, 0o700)
-        _make_private(root)
+        _open_to_us_only(root)
     path = root
     for name in names:
         path = os.path.join(path, name)
@@ -148,7 +148,7 @@ def make_folders(root: str, *names: str) -> str:
             os.unlink(path)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-            _make_private(path)
+            _open_to_us_only(path)
     return path
 
 
@@ -172,10 +172,16 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     return not attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
 
 
-def _make_private(path: str) -> None:
-    # Undoes a umask that takes more than it should; some file systems have no permissions.
+def _open_to_us_only(folder: str) -> None:
     with contextlib.suppress(OSError):
-        os.chmod(path, 0o700 if os.path.isdir(path) else 0o600)
+        os.chmod(folder, 0o700)
+
+
+def _make_private(path: str, handle: int) -> None:
+    # Undoes a umask that takes more than it should; some file systems have no permissions.
+    if stat.S_IMODE(os.fstat(handle).st_mode) != 0o600:
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o600)
 
 
 def _write_all(handle: int, parts: Sequence[memoryview | bytes]) -> None:

@@ -15,6 +15,9 @@ from inference.kv_cache.tiers import DiskSource, Piece
 MAX_PEEKS = 8
 """Headers that one question may read to learn the ids of pieces."""
 
+MANY_STALE = 1024
+"""With more places that are out of date, a queue is thrown away."""
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
@@ -73,8 +76,9 @@ class PieceIndex:
         self._peek = peek
         self._entries: dict[str, Entry] = {}
         self._siblings: dict[str, dict[Piece, Entry]] = {}  # by base tag
-        # Least recently used first; what was touched or removed meanwhile is skipped when met.
-        self._queue: list[tuple[float, int, Entry]] = []
+        # Least recently used first; what was touched or removed meanwhile is skipped when met. None
+        # until it is needed.
+        self._queue: list[tuple[float, int, Entry]] | None = None
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -115,7 +119,7 @@ class PieceIndex:
         self.num_bytes = 0
         self._entries.clear()
         self._siblings.clear()
-        self._queue.clear()
+        self._queue = None
 
     def touch(self, entry: Entry, used: float) -> None:
         """Note in memory when an entry was last used."""
@@ -172,9 +176,12 @@ class PieceIndex:
             Those dropped, whose files are to be removed; None, and nothing changed, if there are
             not enough.
         """
+        if num_bytes <= 0:
+            return []
+        queue = self._filled_queue()
         chosen: list[Entry] = []
-        while num_bytes > 0 and self._queue and self._queue[0][0] < older_than:
-            used, _, entry = heapq.heappop(self._queue)
+        while num_bytes > 0 and queue and queue[0][0] < older_than:
+            used, _, entry = heapq.heappop(queue)
             if self._entries.get(entry.path) is entry and entry.used == used:
                 chosen.append(entry)
                 num_bytes -= entry.size
@@ -187,11 +194,18 @@ class PieceIndex:
         return chosen
 
     def _enqueue(self, entry: Entry) -> None:
+        if self._queue is None:
+            return
         heapq.heappush(self._queue, (entry.used, next(self._numbers), entry))
-        if len(self._queue) > 2 * len(self._entries) + 1024:
+        if len(self._queue) > 2 * len(self._entries) + MANY_STALE:
+            self._queue = None
+
+    def _filled_queue(self) -> list[tuple[float, int, Entry]]:
+        if self._queue is None:
             entries = self._entries.values()
             self._queue = [(entry.used, next(self._numbers), entry) for entry in entries]
             heapq.heapify(self._queue)
+        return self._queue
 
     def _partial_uses(
         self, others: list[Entry], base_key: BlockHash, token_ids: tuple[int, ...], reach: int

@@ -105,7 +105,11 @@ class Shelf:
         while True:
             with self._lock:
                 found = self._cover(base_key, token_ids)
-            gone = [entry for _, entry in found if size_of(entry.path) != entry.size]
+            gone = [
+                entry
+                for _, entry in found
+                if size_of(entry.path) != self._reader.file_bytes(entry.piece)
+            ]
             if not gone:
                 return found
             with self._lock:
