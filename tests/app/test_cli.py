@@ -57,6 +57,7 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--max-tokens", "0"], "max_tokens"),
         (["ask", "x", "--seed", "-1"], "seed"),
         (["ask", "x", "--seed", "1.5"], "1.5"),
+        (["ask", "x", "--kv", "int2"], "argument --kv: invalid choice: 'int2'"),
         (["ask", "x", "--model"], "--model"),
         (["--bogus"], "--bogus"),
         (["--profile"], "--profile"),

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.failures import failure_from
+from app.failures import failure_from, is_scheme_refused
 from app.messages import Failure
 from inference.errors import (
     ChatTemplateError,
@@ -43,6 +43,7 @@ from inference.errors import (
         ),
         (ChatTemplateError("No template."), Failure("template", "No template.")),
         (InvalidRequestError("seed", "is bad."), Failure("request", "seed: is bad.")),
+        (InvalidRequestError("kv_scheme", "It is bad."), Failure("request", "It is bad.")),
         (ComputeError("Lost.", hint="Again."), Failure("compute", "Lost.", "Again.")),
         (EngineError("Odd."), Failure("compute", "Odd.")),
     ],
@@ -50,3 +51,9 @@ from inference.errors import (
 )
 def test_error_becomes_a_failure_of_its_kind(error: EngineError, failure: Failure) -> None:
     assert failure_from(error) == failure
+
+
+def test_refused_scheme_is_known_by_its_field() -> None:
+    assert is_scheme_refused(InvalidRequestError("kv_scheme", "It is bad."))
+    assert not is_scheme_refused(InvalidRequestError("seed", "is bad."))
+    assert not is_scheme_refused(ComputeError("Lost."))
