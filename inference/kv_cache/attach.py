@@ -53,26 +53,13 @@ class Attachment:
 
     def attach(self, token_ids: Sequence[int], owner: str) -> PrefixHit | None:
         """Reference the known beginning of a prompt; see `KvCacheManager.attach`."""
-        # A copy needs its source and a new block at once, which may be one block too many.
-        for may_copy in (True, False) if self._residents.mover is not None else (False,):
-            found = find_prefix(
-                self._residents,
-                self._disk,
-                token_ids,
-                owner=owner,
-                in_flight=self._in_flight,
-                may_copy=may_copy,
-            )
-            if found is None:
-                return None
-            self._hold(found.parts)
-            new_ids = self._make_room(found.parts, len(token_ids))
-            if new_ids is not None:
-                return self._use(found, new_ids, owner)
-            self._let_go(found.parts)
-            if all(part.kind != "copied" for part in found.parts):
-                return None
-        return None
+        has_mover = self._residents.mover is not None
+        found = self._find(token_ids, owner, may_copy=has_mover)
+        hit = self._take(found, len(token_ids), owner)
+        if hit is None and found is not None and found.parts and found.parts[-1].kind == "copied":
+            # A copy needs its source and a new block at once: that may be one block too many.
+            hit = self._take(self._find(token_ids, owner, may_copy=False), len(token_ids), owner)
+        return hit
 
     def finish_load(
         self,
@@ -101,6 +88,27 @@ class Attachment:
             self._end_load(load, is_kept=False, is_lost=False)
         while block_table:
             self._residents.pool.release(block_table.pop())
+
+    def _find(self, token_ids: Sequence[int], owner: str, *, may_copy: bool) -> Found | None:
+        return find_prefix(
+            self._residents,
+            self._disk,
+            token_ids,
+            owner=owner,
+            in_flight=self._in_flight,
+            may_copy=may_copy,
+        )
+
+    def _take(self, found: Found | None, num_tokens: int, owner: str) -> PrefixHit | None:
+        """Reference what was found; None, and nothing changed, if the prompt does not fit."""
+        if found is None:
+            return None
+        self._hold(found.parts)
+        new_ids = self._make_room(found.parts, num_tokens)
+        if new_ids is None:
+            self._let_go(found.parts)
+            return None
+        return self._use(found, new_ids, owner)
 
     def _hold(self, parts: Sequence[Part]) -> None:
         for part in parts:
@@ -165,7 +173,8 @@ class Attachment:
                 self._residents.publish(load.block_id, before, load.token_ids, owner)
 
     def _end_load(self, load: BlockLoad, *, is_kept: bool, is_lost: bool) -> None:
-        self._in_flight.discard(self._residents.key_after(load.base_key, load.token_ids))
+        if len(load.token_ids) == self._residents.block_size:
+            self._in_flight.discard(self._residents.key_after(load.base_key, load.token_ids))
         ram = self._residents.ram
         for source in load.sources:
             if isinstance(source, RamSource):

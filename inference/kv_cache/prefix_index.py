@@ -34,10 +34,6 @@ class PrefixIndex:
         self._entries: dict[BlockHash, tuple[Prefix, int]] = {}
         self._children: dict[BlockHash, dict[BlockHash, None]] = {}
 
-    def __len__(self) -> int:
-        """How many texts are known."""
-        return len(self._entries)
-
     def __contains__(self, key: BlockHash) -> bool:
         """Whether something is known by this key."""
         return key in self._entries

@@ -157,8 +157,8 @@ class Residents:
             self._check_text(f"Block {block_id}", prefix)
         for prefix, slot in self.ram.entries():
             self._check_text(f"Slot {slot}", prefix)
-        if not self.owners.keys() <= self.pool.keys() | self.ram.keys():
-            raise RuntimeError("A chat owns text that lies nowhere.")
+        if self.owners.keys() != self.pool.keys() | self.ram.keys():
+            raise RuntimeError("A chat owns text that lies nowhere, or text lies here unowned.")
 
     def _check_text(self, name: str, prefix: Prefix) -> None:
         if prefix.key != self.key(prefix.parent, prefix.token_ids):

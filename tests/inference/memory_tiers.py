@@ -41,7 +41,7 @@ class FakeTicket:
 
 
 class FakeDisk:
-    """Pieces by the rules of the real tier, and their rows. `lose` and `damage` make loads fail."""
+    """Pieces by the rules of the real tier, and their rows. Damaged ones fail once."""
 
     def __init__(self) -> None:
         self.pieces: dict[BlockHash, tuple[BlockHash, tuple[int, ...], Piece, list[Row]]] = {}
@@ -97,7 +97,6 @@ class FakeMover:
         self.copied: list[tuple[int, int, int]] = []
         self.spilled: list[tuple[int, int]] = []
         self.discarded: list[int] = []
-        self.lost_slots: set[int] = set()
 
     def row(self, block_id: int, index: int) -> Row:
         return self.rows[block_id, index]
@@ -129,14 +128,16 @@ class FakeMover:
         for index in range(self.block_size):
             self.rows.pop((block_id, index), None)
 
-    def finish(self, ticket: FakeTicket) -> None:
-        """Do what a ticket stands for."""
+    def finish(self, ticket: FakeTicket, *, failing: Sequence[int] = ()) -> None:
+        """Do what a ticket stands for; the loads in `failing` bring nothing."""
         self.tickets.remove(ticket)
-        for load in ticket.loads:
+        for number, load in enumerate(ticket.loads):
             rows: list[Row] | None = []
             for source in load.sources:
                 part = self._read(source)
                 rows = None if rows is None or part is None else rows + part
+            if number in failing:
+                rows = None
             for index, row in enumerate(rows or []):
                 self.rows[load.block_id, index] = row
             ticket.succeeded.append(rows is not None)
@@ -163,8 +164,6 @@ class FakeMover:
         if isinstance(source, DiskSource):
             assert self.disk is not None
             return self.disk.read(source)
-        if source.slot in self.lost_slots:
-            return None
         return [self.slots[source.slot][index] for index in range(source.start, source.end)]
 
 
