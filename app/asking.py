@@ -78,14 +78,14 @@ def answer(
         engine = _open(opener, model, settings, _kv_dir(options, paths), options.kv)
         cleanup.callback(engine.close)
         history = chat.say(question, system_prompt=options.system)
-        key = engine.info.fingerprint
-        prompt = chat_prompt(history, settings=chat.settings, general=settings, key=key)
+        info = engine.info
+        prompt = chat_prompt(history, settings=chat.settings, general=settings, info=info)
         live = LiveReply(REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
-        live.sent(prompt, key)
+        live.sent(prompt, info.fingerprint)
         answering = AskedReply(engine, chat, live, prompt, is_streaming=not options.json)
         code = answering.run(params)
         if options.json and code != EXIT_BROKEN_PIPE:
-            code = _print_report(live, answering.finish_reason, engine.info) or code
+            code = _print_report(live, answering.finish_reason, info) or code
     return code
 
 

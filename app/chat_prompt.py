@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.context_room import left_out_of
+from app.context_room import has_room, left_out_of, most_prompt_tokens
 from app.conversation import ChatSettings, Message, MessageId
 from app.prompting import prompt_messages
 from app.settings import Settings
+from inference.metrics import ModelInfo
 from inference.request import ChatMessage, PromptPart
 
 
@@ -51,20 +52,28 @@ def system_prompt_of(settings: ChatSettings, general: Settings) -> str:
 
 
 def chat_prompt(
-    path: Sequence[Message], *, settings: ChatSettings, general: Settings, key: str
+    path: Sequence[Message], *, settings: ChatSettings, general: Settings, info: ModelInfo
 ) -> ChatPrompt:
     """Make the prompt of a chat.
+
+    What was left out before stays left out, so that what was read can be used again, unless all of
+    it fits by now.
 
     Args:
         path: The chat, oldest message first.
         settings: The chat's own.
         general: For what it has no own of.
-        key: The open model's fingerprint.
+        info: The open model.
     """
     leave_out = settings.on_full == "leave_out"
     left_out = left_out_of(path) if leave_out else 0
+    if left_out and surely_fits(path, settings=settings, general=general, info=info):
+        left_out = 0
     messages = prompt_messages(
-        path, system_prompt=system_prompt_of(settings, general), key=key, left_out=left_out
+        path,
+        system_prompt=system_prompt_of(settings, general),
+        key=info.fingerprint,
+        left_out=left_out,
     )
     return ChatPrompt(
         tuple(path),
@@ -73,3 +82,13 @@ def chat_prompt(
         leave_out,
         left_out,
     )
+
+
+def surely_fits(
+    path: Sequence[Message], *, settings: ChatSettings, general: Settings, info: ModelInfo
+) -> bool:
+    """Whether all of a chat fits, and needs not be measured; the arguments are as above."""
+    most = most_prompt_tokens(
+        path, system_prompt=system_prompt_of(settings, general), key=info.fingerprint
+    )
+    return has_room(most, info.context_tokens)

@@ -146,9 +146,7 @@ class ReplyDesk:
 
     def _send(self, live: LiveReply, info: ModelInfo) -> None:
         general = self._settings.value
-        prompt = chat_prompt(
-            live.history, settings=live.settings, general=general, key=info.fingerprint
-        )
+        prompt = chat_prompt(live.history, settings=live.settings, general=general, info=info)
         live.sent(prompt, info.fingerprint)
         self._post(
             Generate(

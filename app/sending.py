@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.announcer import Announcer
-from app.chat_prompt import chat_prompt, system_prompt_of
+from app.chat_prompt import chat_prompt, surely_fits, system_prompt_of
 from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
-from app.context_room import has_room, most_prompt_tokens
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.messages import Command, PromptMeasured, ReplyEnded, ReplyProgressed
@@ -128,7 +127,7 @@ class Sending:
             path,
             settings=replace(chat.settings, on_full="leave_out"),
             general=self._settings.value,
-            key=model.info.fingerprint,
+            info=model.info,
         )
         self._summary.start(
             self._shown.desk.next_id(),
@@ -191,7 +190,7 @@ class Sending:
             path,
             settings=self._shown.settings,
             general=self._settings.value,
-            key=info.fingerprint,
+            info=info,
         )
         return Question(prompt.messages, self._as_plain_text(info))
 
@@ -209,16 +208,17 @@ class Sending:
         """Send if there is room; the engine is only asked when it may be scarce."""
         info = self._models.state.info
         choice = self._shown.settings.on_full
-        if info is None or choice == "leave_out" or self._surely_fits(path, info):
+        if (
+            info is None
+            or choice == "leave_out"
+            or surely_fits(
+                path, settings=self._shown.settings, general=self._settings.value, info=info
+            )
+        ):
             return send()
         return self._gate.pass_through(
             self._question(path, info), Held(text, send, choice, instead)
         )
-
-    def _surely_fits(self, path: list[Message], info: ModelInfo) -> bool:
-        system_prompt = system_prompt_of(self._shown.settings, self._settings.value)
-        most = most_prompt_tokens(path, system_prompt=system_prompt, key=info.fingerprint)
-        return has_room(most, info.context_tokens)
 
     def _go_on(self, chat: Conversation, summary: str, text: str) -> None:
         """The summary is there: the new chat begins."""

@@ -13,6 +13,7 @@ from app.messages import (
     MeasurePrompt,
     ModelReady,
     PromptMeasured,
+    PromptRead,
     ReplyEnded,
     ReplyId,
     ReplyProgressed,
@@ -25,6 +26,7 @@ from tests.app.fake_engine import make_model_info
 PATH = "/models/fake.gguf"
 INFO = make_model_info()
 METRICS = RequestMetrics(prompt_tokens=4, completion_tokens=2, ttft_ms=10.0)
+FULL_METRICS = RequestMetrics(prompt_tokens=1900, completion_tokens=2, ttft_ms=10.0)
 FAILURE = Failure("memory", "It needs 6 GB.", "Choose a smaller model.")
 
 
@@ -108,9 +110,17 @@ class Bench:
             object.__setattr__(event, name, value)
         self.session.handle_event(event)
 
-    def turn(self, question: str, answer: str) -> None:
+    def turn(self, question: str, answer: str, *, metrics: RequestMetrics = METRICS) -> None:
         """A whole turn."""
         self.session.send(question)
+        self.says(answer)
+        self.ends(metrics=metrics)
+        self.changes.clear()
+
+    def cut_turn(self, question: str, answer: str, *, left_out: int) -> None:
+        """A whole turn in a full chat: so many messages were left out."""
+        self.session.send(question)
+        self.session.handle_event(PromptRead(self.generate().reply_id, (), left_out))
         self.says(answer)
         self.ends()
         self.changes.clear()

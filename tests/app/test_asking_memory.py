@@ -192,12 +192,16 @@ def test_next_question_leaves_out_what_the_last_one_did(
     asker.script.message_tokens, asker.script.context_tokens = 20, 60
     asker.ask("two", "--conversation", "c")
     assert contents(asker.engines[1]) == ["two"]
-    asker.script.context_tokens = 1000
+    asker.script.context_tokens = 200
     capsys.readouterr()
     asker.ask("three", "--conversation", "c")
     assert contents(asker.engines[2]) == ["two", "Hi you", "three"]
     assert "its oldest 2 messages are left out" in capsys.readouterr().err
     assert asker.replies("c")[-1].left_out == 2
+    asker.script.context_tokens = 1000  # as of another model
+    asker.ask("four", "--conversation", "c")
+    assert contents(asker.engines[3])[0] == "one"
+    assert capsys.readouterr().err == ""
 
 
 def test_question_that_is_too_long_alone_is_refused(asker: Asker) -> None:

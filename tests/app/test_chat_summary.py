@@ -19,10 +19,10 @@ from app.chat_session import (
 from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
 from app.conversation import ChatSettings, ConversationId, MessageId
 from app.failures import NO_MODEL
-from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
+from app.messages import ForgetChat, Generate, ModelFailed, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage
-from tests.app.session_bench import FAILURE, PATH, Bench
+from tests.app.session_bench import FAILURE, FULL_METRICS, PATH, Bench
 
 LONG = "long " * 1000
 
@@ -279,11 +279,8 @@ def test_question_without_an_answer_is_not_summed_up(ready: Bench) -> None:
 
 def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
     ready.session.choose_on_full("leave_out")
-    ready.turn("c", "d")
-    ready.session.send("e")
-    ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
-    ready.says("f")
-    ready.ends()
+    ready.turn("c", "d", metrics=FULL_METRICS)
+    ready.cut_turn("e", "f", left_out=2)
     ready.session.choose_on_full("new_chat")
     ready.session.continue_in_new_chat("g")
     command = ready.generate()

@@ -18,7 +18,7 @@ from app.conversation import ChatSettings, MessageId
 from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage, PromptPart
-from tests.app.session_bench import FAILURE, INFO, PATH, Bench
+from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, PATH, Bench
 
 LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 PART = PromptPart((1, 2, 3), b"d" * 16)
@@ -389,22 +389,29 @@ def test_what_was_left_out_is_kept_and_marked(ready: Bench) -> None:
 
 def test_next_turn_leaves_out_what_the_last_one_did(ready: Bench) -> None:
     ready.session.choose_on_full("leave_out")
-    ready.turn("c", "d")
-    ready.session.send("e")
-    ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
-    ready.says("f")
-    ready.ends()
+    ready.turn("c", "d", metrics=FULL_METRICS)
+    ready.cut_turn("e", "f", left_out=2)
     ready.session.measure_draft("g")
     assert [message.content for message in ready.measures()[-1].messages] == [*"cdefg"]
-    ready.session.send("g")
+    ready.cut_turn("g", "h", left_out=4)
     command = ready.generate()
     assert command.left_out == 2
     assert [message.content for message in command.messages] == [*"cdefg"]
-    ready.session.handle_event(PromptRead(command.reply_id, (), left_out=4))
-    ready.says("h")
-    ready.ends()
     assert ready.last.left_out == 4
     assert ready.session.left_out_mark() == ready.chat.path()[4].id
+
+
+def test_nothing_is_left_out_of_a_chat_that_fits_again(ready: Bench) -> None:
+    ready.session.choose_on_full("leave_out")
+    ready.turn("c", "d", metrics=FULL_METRICS)
+    ready.cut_turn("e", "f", left_out=2)
+    ready.ready(context_tokens=4096)
+    ready.session.send("g")
+    command = ready.generate()
+    assert (command.leave_out, command.left_out) == (True, 0)
+    assert [message.content for message in command.messages] == [*"abcdefg"]
+    ready.says("h")
+    assert ready.session.left_out_mark() is None
 
 
 def test_left_out_counts_messages_that_no_prompt_has(ready: Bench) -> None:
@@ -425,13 +432,11 @@ def test_left_out_counts_messages_that_no_prompt_has(ready: Bench) -> None:
 
 def test_other_choice_sends_the_whole_chat_again(ready: Bench) -> None:
     ready.session.choose_on_full("leave_out")
-    ready.turn("c", "d")
-    ready.session.send("e")
-    ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
-    ready.says("f")
-    ready.ends()
+    ready.turn("c", "d", metrics=FULL_METRICS)
+    ready.cut_turn("e", "f", left_out=2)
     ready.session.choose_on_full("ask")
     ready.session.send("g")
+    ready.measured(1791, fits=True)
     command = ready.generate()
     assert (command.leave_out, command.left_out) == (False, 0)
     assert [message.content for message in command.messages] == [*"abcdefg"]
