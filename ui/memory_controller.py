@@ -1,7 +1,5 @@
 """Between the session and what a person sees of the memory of chats. GUI thread."""
 
-from typing import cast
-
 from PySide6.QtCore import QObject
 from shiboken6 import isValid
 
@@ -16,7 +14,6 @@ from app.session_changes import (
     StatsChanged,
 )
 from app.settings import SettingsStore
-from inference.config import KvSchemeName
 from inference.metrics import EngineStats
 from ui.controls.toast import Toast
 from ui.dialogs.memory_page import Budgets, MemoryPage
@@ -47,9 +44,7 @@ class MemoryController(QObject):
         """Keep this page true from now on."""
         self._page = page
         page.budgets_chosen.connect(self._set_budgets)
-        page.scheme_chosen.connect(
-            lambda key: self._session.set_kv_scheme(cast(KvSchemeName, key))  # a key of the page
-        )
+        page.scheme_chosen.connect(self._session.set_kv_scheme)
         page.clear_requested.connect(self._session.clear_all_cache)
         page.show_stats(self._stats)
         self._show_model()

@@ -21,8 +21,10 @@ from app.storage import ConversationStore
 from app.worker import EngineWorker
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import ModelFileError
+from inference.metrics import EngineStats, KvSchemeInfo, RequestMetrics, TierStats
 from inference.request import LoadProgress
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
+from ui.dialogs.preferences import PreferencesDialog
 from ui.look.theme import ThemeChoice
 from ui.program import Program
 from ui.start import make_application
@@ -91,6 +93,15 @@ def fill(paths: Paths) -> None:
         store.close()
 
 
+STATS = EngineStats(
+    device=TierStats(412_000_000, 2_000_000_000),
+    ram=TierStats(64_000_000, 1_000_000_000),
+    disk=TierStats(1_312_000_000, 10_000_000_000),
+    disk_written_bytes=96_000_000,
+    disk_misses=(("damaged", 2), ("missing", 1)),
+)
+
+
 class NamedFactory(FakeEngineFactory):
     """Fake engines under the starter model's name."""
 
@@ -98,7 +109,15 @@ class NamedFactory(FakeEngineFactory):
         self, path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
     ) -> FakeEngine:
         engine = super().__call__(path, config, on_progress)
-        engine.info = replace(engine.info, name="SmolLM2 135M", context_tokens=8192)
+        schemes = (
+            KvSchemeInfo("fp16", 23_040),
+            KvSchemeInfo("int8", 11_880),
+            KvSchemeInfo("int4", 7_200, False, "It would make the replies of this model worse."),
+        )
+        engine.info = replace(
+            engine.info, name="SmolLM2 135M", context_tokens=8192, kv_schemes=schemes
+        )
+        engine.stats = lambda: STATS  # type: ignore[method-assign]
         return engine
 
 
@@ -121,9 +140,9 @@ class Scene:
 
     def open(self, theme: ThemeChoice, width: int, height: int, percent: int = 100) -> None:
         self.program.theme.set_choice(theme)
-        self.program.theme.set_text_size(percent)
         self.window.resize(width, height)
         self.program.show()
+        self.program.theme.set_text_size(percent)
         self.program.start_engine(None if self.is_real else Path("/models/SmolLM2-135M.gguf"))
         wait_until(lambda: self.program.session.model.kind == "ready")
 
@@ -181,6 +200,85 @@ def open_settings(scene: Scene) -> QWidget:
     return scene.program.controller.dialog or scene.window
 
 
+def open_memory_settings(scene: Scene) -> QWidget:
+    scene.program.controller.open_settings()
+    dialog = scene.program.controller.dialog
+    assert isinstance(dialog, PreferencesDialog)
+    dialog.show_page("memory")
+    return dialog
+
+
+def open_memory_settings_end(scene: Scene) -> QWidget:
+    dialog = open_memory_settings(scene)
+    assert isinstance(dialog, PreferencesDialog)
+    dialog.memory.disk.choice.set_key("own")
+    dialog.memory.disk.set_budget(20_000_000_000)
+    wait(50)
+    dialog.area.verticalScrollBar().setValue(10_000)
+    return dialog
+
+
+def fill_up(scene: Scene) -> None:
+    """From here on two messages are all that fits."""
+    session = scene.program.session
+    session.stop()
+    wait_until(lambda: not session.is_replying)
+    scene.script.tokens_per_s = None
+    scene.script.message_tokens = 2500
+
+
+def type_into_full_chat(scene: Scene) -> QWidget:
+    fill_up(scene)
+    scene.window.chat.composer.set_text("What if the rate falls to 3%?")
+    wait_until(lambda: scene.window.chat.full_card.isVisible())
+    return scene.window
+
+
+def leave_out(scene: Scene) -> QWidget:
+    fill_up(scene)
+    session = scene.program.session
+    session.choose_on_full("leave_out")
+    session.send("What if the rate falls to 3%?")
+    wait_until(lambda: session.left_out_mark() is not None)
+    wait_until(lambda: not session.is_replying)
+    scene.script.message_tokens = 4200  # the next message would not fit again
+    scene.window.chat.composer.set_text("And at 2%?")
+    wait_until(lambda: scene.window.chat.hint.isVisible())
+    return scene.window
+
+
+def sum_up(scene: Scene) -> QWidget:
+    type_into_full_chat(scene)
+    scene.script.tokens_per_s = 30.0
+    scene.window.chat.full_card.buttons[1].click()
+    wait(600)
+    return scene.window
+
+
+def show_reasons(scene: Scene) -> QWidget:
+    session = scene.program.session
+    session.stop()
+    wait_until(lambda: not session.is_replying)
+    conversation = session.conversation
+    assert conversation is not None
+    replies = [message for message in conversation.path() if message.role == "assistant"]
+    known = RequestMetrics(
+        prompt_tokens=1391,
+        reused_tokens=1204,
+        reused_disk_tokens=204,
+        completion_tokens=85,
+        ttft_ms=210.0,
+        decode_ms=1000.0,
+    )
+    stopped = replace(known, reuse_stop="edited", reuse_stop_message=2)
+    for reply, metrics in zip(replies, (known, stopped), strict=True):
+        scene.window.chat.messages.update_message(
+            replace(reply, metrics=metrics, status="complete"), [reply.id]
+        )
+    wait(300)
+    return scene.window
+
+
 def open_chat_settings(scene: Scene) -> QWidget:
     scene.program.controller.open_chat_settings()
     return scene.program.controller.dialog or scene.window
@@ -213,6 +311,12 @@ SETUPS: dict[str, Callable[[Scene], QWidget]] = {
     "models": open_models,
     "toast": delete_a_chat,
     "settings": open_settings,
+    "memory": open_memory_settings,
+    "memoryend": open_memory_settings_end,
+    "full": type_into_full_chat,
+    "leftout": leave_out,
+    "summing": sum_up,
+    "reason": show_reasons,
     "chatsettings": open_chat_settings,
     "about": open_about,
     "failed": fail_to_load,
@@ -249,6 +353,19 @@ NAMES = (
     "models-dark-1280x800",
     "toast-light-1280x800",
     "settings-light-1280x800",
+    "memory-light-1280x800",
+    "memory-dark-800x600",
+    "memoryend-dark-1280x800",
+    "memoryend-light-800x600-150",
+    "full-light-1280x800",
+    "full-dark-800x600",
+    "full-dark-800x600-150",
+    "leftout-light-1280x800",
+    "leftout-dark-800x600-150",
+    "summing-dark-1280x800",
+    "reason-light-1280x800",
+    "reason-dark-800x600",
+    "reason-light-800x600-150",
     "chatsettings-dark-1280x800",
     "about-light-1280x800",
     "failed-light-1280x800",

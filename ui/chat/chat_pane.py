@@ -78,18 +78,25 @@ class ChatPane(QWidget):
             column + margins.left() + margins.right(),
             height - _GAP - top + margins.top() + margins.bottom(),
         )
-        bottom = top
-        guests = ((self.hint, _HINT_GAP), (self.full_card, _NOTICE_GAP), (self.notice, _NOTICE_GAP))
-        for guest, gap in guests:
-            if guest.isVisibleTo(self):
-                guest_height = guest.wanted_height(column)
-                bottom -= gap + guest_height
-                guest.setGeometry(left, bottom, column, guest_height)
+        bottom = self._place_guests(left, column, head=head, bottom=top)
         content_height = max(0, bottom - head)
         self.messages.setGeometry(0, head, width, content_height)
         self.empty.setGeometry(0, head, width, content_height)
         self._content_bottom = bottom
         self._place_toast()
+
+    def _place_guests(self, left: int, column: int, *, head: int, bottom: int) -> int:
+        """Stack what stands above the composer; gives where the messages end."""
+        if self.hint.isVisibleTo(self):
+            height = self.hint.wanted_height(column)
+            bottom -= _HINT_GAP + height
+            self.hint.setGeometry(left, bottom, column, height)
+        for notice in (self.full_card, self.notice):
+            if notice.isVisibleTo(self):
+                height = notice.height_within(column, bottom - _NOTICE_GAP - head)
+                bottom -= _NOTICE_GAP + height
+                notice.setGeometry(left, bottom, column, height)
+        return bottom
 
     def _place_toast(self) -> None:
         self.toast.place(self.width() // 2, self._content_bottom - _TOAST_GAP)

@@ -42,6 +42,7 @@ class FullChatController(QObject):
         self._size: tuple[int, int] | None = None  # prompt and context in tokens, if it is too long
         self._was_refused = False  # the draft was to be sent, so a choice sends it
         self._num_chars: int | None = None  # of the summary in the making
+        self._has_message = True  # that goes on after the summary
         self._progress = Throttle(_PROGRESS_MS, self)
         self._timer = QTimer(pane)  # not later than the composer
         self._timer.setSingleShot(True)
@@ -118,7 +119,7 @@ class FullChatController(QObject):
     def _show_card(self, choice: OnFull, *, is_full: bool, is_summing: bool) -> None:
         card = self._pane.full_card
         if is_summing:
-            title, text = summary_words(self._num_chars or 0)
+            title, text = summary_words(self._num_chars or 0, has_message=self._has_message)
             card.show_words(title, text, [(STOP, self._session.stop)], kind="work")
         elif is_full and self._size is not None and choice in ("ask", "stop"):
             title, text = full_words(*self._size, is_off=choice == "stop")
@@ -149,6 +150,7 @@ class FullChatController(QObject):
         """Once, for this chat as it is now: another one begins, and this choice goes with it."""
         composer = self._pane.composer
         text = composer.text
+        self._has_message = bool(text.strip())
         composer.set_text("")  # first: the new chat must not find it as a draft
         is_taken = False
         try:
@@ -159,6 +161,7 @@ class FullChatController(QObject):
 
     def _end_summary(self, failure: Failure | None) -> None:
         self._num_chars = None
+        self._has_message = True
         self._progress.cancel()
         self._show()
         self._measure_later()

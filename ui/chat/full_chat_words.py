@@ -28,10 +28,14 @@ def full_words(prompt_tokens: int, context_tokens: int, *, is_off: bool) -> tupl
     return "This chat is full", f"{step} {numbers}"
 
 
-def summary_words(num_chars: int) -> tuple[str, str]:
-    """Title and sentence while a chat is summed up."""
-    so_far = f"{count(num_chars)} characters so far. " if num_chars else ""
-    return "Summarising this chat…", f"{so_far}Your message is kept and goes into the new chat."
+def summary_words(num_chars: int, *, has_message: bool) -> tuple[str, str]:
+    """Title and sentence while a chat is summed up; `has_message` if one waits to be sent."""
+    so_far = f"{count(num_chars)} characters so far." if num_chars else ""
+    kept = "Your message is kept and goes into the new chat." if has_message else ""
+    return (
+        "Summarising this chat…",
+        f"{so_far} {kept}".strip() or "A new chat opens when it is done.",
+    )
 
 
 def hint_words(choice: OnFull) -> str:

@@ -5,6 +5,7 @@ from PySide6.QtGui import (
     QColor,
     QFocusEvent,
     QFontMetrics,
+    QKeyEvent,
     QPainter,
     QPaintEvent,
     QPen,
@@ -18,7 +19,9 @@ from ui.look.theme import Theme
 _RING = 18
 _LEFT = 30
 _PADDING = 6
+_VALUE_GAP = 16
 _FOCUS_RADIUS = 6
+_STEPS = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1, Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1}
 
 
 class ChoiceRow(QRadioButton):
@@ -43,7 +46,7 @@ class ChoiceRow(QRadioButton):
         self.setAccessibleName(f"{name}, {value}" if value else name)
         self.setAccessibleDescription(hint)
         self.setProperty("focusRadius", _FOCUS_RADIUS)
-        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
         theme.changed.connect(self.updateGeometry)
@@ -60,8 +63,12 @@ class ChoiceRow(QRadioButton):
         return self._hint
 
     def sizeHint(self) -> QSize:
-        """Qt override."""
-        return QSize(240, self.heightForWidth(max(self.width(), 240)))
+        """Qt override: name and value side by side; the sentence takes the width that it gets."""
+        width = _LEFT + self._name_width() + 2
+        if self._value:
+            small = QFontMetrics(self._theme.font("small"))
+            width += _VALUE_GAP + small.horizontalAdvance(self._value)
+        return QSize(width, self.heightForWidth(max(self.width(), width)))
 
     def minimumSizeHint(self) -> QSize:
         """Qt override."""
@@ -84,6 +91,17 @@ class ChoiceRow(QRadioButton):
         """Qt override."""
         self.updateGeometry()
         super().resizeEvent(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Qt override: arrows take the next choice that can be taken, however the rows lie."""
+        step = _STEPS.get(Qt.Key(event.key()))
+        if step is None:
+            super().keyPressEvent(event)
+            return
+        rows = [row for row in self._siblings() if row.isEnabled()]
+        after = rows[(rows.index(self) + step) % len(rows)]
+        after.setFocus(Qt.FocusReason.TabFocusReason)
+        after.setChecked(True)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         """Qt override: keep the reason, for the ring of `ui.look.focus_ring`."""
@@ -128,11 +146,10 @@ class ChoiceRow(QRadioButton):
     def _places(self, width: int) -> tuple[QRect, QRect]:
         """Where the value and the sentence stand; the value goes below the name if it must."""
         line = self._theme.line_height("label")
-        name_width = QFontMetrics(self._theme.font("button")).horizontalAdvance(self.text())
         small = QFontMetrics(self._theme.font("small"))
         room = width - _LEFT
         top = _PADDING
-        is_below = name_width + 16 + small.horizontalAdvance(self._value) > room
+        is_below = self._name_width() + _VALUE_GAP + small.horizontalAdvance(self._value) > room
         if self._value and is_below:
             top += line
         value = QRect(_LEFT, top, room, line)
@@ -141,3 +158,11 @@ class ChoiceRow(QRadioButton):
         box = QRectF(0, 0, room, 10_000).toRect()
         needed = small.boundingRect(box, int(Qt.TextFlag.TextWordWrap), self._hint)
         return value, QRect(_LEFT, top + line, room, needed.height())
+
+    def _siblings(self) -> list["ChoiceRow"]:
+        options = Qt.FindChildOption.FindDirectChildrenOnly
+        parent = self.parentWidget()
+        return parent.findChildren(ChoiceRow, options=options) if parent is not None else [self]
+
+    def _name_width(self) -> int:
+        return QFontMetrics(self._theme.font("button")).horizontalAdvance(self.text())

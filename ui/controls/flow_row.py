@@ -18,7 +18,8 @@ class FlowRow(QWidget):
         super().__init__(parent)
         self._gap = gap
         self._controls: list[QWidget] = []
-        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        # Not Fixed: a layout takes that for the height of one row.
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
@@ -45,15 +46,15 @@ class FlowRow(QWidget):
 
     def sizeHint(self) -> QSize:
         """Qt override: all in one row."""
-        sizes = [control.sizeHint() for control in self._shown()]
+        sizes = [_size(control) for control in self._shown()]
         width = sum(size.width() for size in sizes) + self._gap * max(0, len(sizes) - 1)
         return QSize(width, max((size.height() for size in sizes), default=0))
 
     def minimumSizeHint(self) -> QSize:
         """Qt override: the widest one alone."""
         hint = self.sizeHint()
-        widest = max((control.minimumSizeHint().width() for control in self._shown()), default=0)
-        return QSize(max(0, widest), hint.height())
+        widths = (control.minimumSizeHint().width() for control in self._shown())
+        return QSize(max((0, *widths)), hint.height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Qt override."""
@@ -79,7 +80,7 @@ class FlowRow(QWidget):
         row: list[tuple[QWidget, QRect]] = []
         left = top = 0
         for control in self._shown():
-            size = control.sizeHint()
+            size = _size(control)
             if row and left + size.width() > width:
                 top += _centre(row) + self._gap
                 found += row
@@ -89,6 +90,11 @@ class FlowRow(QWidget):
             left += size.width() + self._gap
         _centre(row)
         return found + row
+
+
+def _size(control: QWidget) -> QSize:
+    """What the control wants, within what it may have."""
+    return control.sizeHint().expandedTo(control.minimumSize()).boundedTo(control.maximumSize())
 
 
 def _centre(row: list[tuple[QWidget, QRect]]) -> int:

@@ -77,7 +77,6 @@ class Notice(FocusGuest):
         self.set_text(text)
         if not are_same:
             self._make_buttons(names)
-        self.setAccessibleName(f"{title} {text}".strip())
         self.show()
         self.update()
 
@@ -85,14 +84,29 @@ class Notice(FocusGuest):
         """Say this below the title instead."""
         self._text.setText(text)
         self._text.setVisible(bool(text))
+        self.setAccessibleName(f"{self._title.text()} {text}".strip())
 
     def show_failure(self, title: str, text: str, actions: Sequence[NoticeAction]) -> None:
         """Tell a failure and offer these actions, the solving one first."""
         self.show_words(title, text, actions, kind="failure")
 
-    def wanted_height(self, width: int) -> int:
-        """Height at this width."""
-        return self.heightForWidth(width) if self.hasHeightForWidth() else self.sizeHint().height()
+    def height_within(self, width: int, room: int) -> int:
+        """Height at this width; where all of it is more than `room`, the sentence becomes a tooltip."""
+        sentence = self._text.text()
+        self._text.setVisible(bool(sentence))
+        self.setToolTip("")
+        height = self._height_at(width)
+        if height > room and sentence:
+            self._text.hide()
+            self.setToolTip(sentence)
+            height = self._height_at(width)
+        return height
+
+    def _height_at(self, width: int) -> int:
+        layout = self.layout()
+        assert layout is not None, "made by the constructor"
+        layout.activate()  # what it remembers may be of other words
+        return layout.totalHeightForWidth(width)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""

@@ -5,6 +5,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 LEAST_HEIGHT = 120
 _SLACK = 4  # the frame of a field with a wrong value is thicker, which its hint learns later
+_BAR_GAP = 10  # between the content and the scroll bar
 _WINDOW_FRAME = 48  # title bar and edge that the system puts around a dialog
 
 
@@ -37,11 +38,15 @@ class TallArea(QScrollArea):
         assert layout is not None, "it lies in the layout of a dialog"
         layout.activate()  # what it remembers of sizes may be old
         self.content.activate()
-        wanted = self._content_height(window.width() - 2 * layout.contentsMargins().left())
+        width = window.width() - 2 * layout.contentsMargins().left()
+        self.content.setContentsMargins(0, 0, 0, 0)
+        wanted = self._content_height(width)
         self.setFixedHeight(wanted)
         layout.activate()
         around = layout.totalMinimumSize().height() - wanted
         room = window.screen().availableGeometry().height() - _WINDOW_FRAME - around
+        if wanted > room:
+            self.content.setContentsMargins(0, 0, _BAR_GAP, 0)
         self.setFixedHeight(max(LEAST_HEIGHT, min(wanted, room)))
         layout.activate()
         window.resize(window.width(), layout.totalMinimumSize().height())

@@ -1,12 +1,13 @@
 """System prompt, sampling, and what to do when full, of one chat. GUI thread."""
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from app.conversation import ChatSettings, OnFull
 from inference.config import SamplingParams
 from ui.controls.choice_row import ChoiceRow
 from ui.controls.fields import AreaField, Field
+from ui.controls.flow_row import FlowRow
 from ui.controls.labels import Label
 from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
@@ -73,15 +74,15 @@ class ChatSettingsDialog(Dialog):
         self._show(settings)
 
     def _add_on_full(self) -> None:
-        box = QWidget()
-        rows = QVBoxLayout(box)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        rows.addWidget(Label(self.theme, "When the chat is full", style="label"))
+        row = FlowRow(gap=12)
         for key, name, hint in ON_FULL_CHOICES:
-            self.on_full[key] = ChoiceRow(self.theme, name, hint=hint, parent=box)
-            rows.addWidget(self.on_full[key])
-        self.form.content.addWidget(box)
+            choice = ChoiceRow(self.theme, name, parent=row)
+            choice.setToolTip(hint)
+            choice.setAccessibleDescription(hint)
+            self.on_full[key] = choice
+        row.set_controls(list(self.on_full.values()))
+        self.form.content.addWidget(Label(self.theme, "When the chat is full", style="label"))
+        self.form.content.addWidget(row)
 
     def _show(self, settings: ChatSettings) -> None:
         self.on_full[settings.on_full].setChecked(True)
