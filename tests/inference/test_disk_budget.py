@@ -3,6 +3,7 @@
 import pytest
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash
+from inference.kv_cache.disk.files import remove_file
 from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.index import Entry, PieceIndex
 from inference.kv_cache.disk.store import DiskStore, clear_all, used_bytes
@@ -196,3 +197,19 @@ def test_clear_removes_everything_of_ours_and_nothing_else(tmp_path, is_open):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "notes.txt"]
     assert used_bytes(tmp_path) == 0
     assert save_chain(store, "chat", chat(1)) == [True] * 4 or not is_open
+
+
+def test_a_piece_that_is_being_removed_is_not_taken_in_again(tmp_path, monkeypatch):
+    store = make_store(tmp_path)
+    save_chain(store, "chat", range(P))
+    covered = []
+
+    def look_and_remove(path: str) -> bool:
+        covered.append(store.cover(ROOT_KEY, range(P)))  # as the engine may at this moment
+        return remove_file(path)
+
+    monkeypatch.setattr("inference.kv_cache.disk.shelf.remove_file", look_and_remove)
+    store.set_budget(PIECE)
+    assert covered == [()]
+    assert store.cover(ROOT_KEY, range(P)) == ()
+    assert store.stats().num_pieces == 0

@@ -61,6 +61,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._index = PieceIndex(reader.key, self._peek)
         self._small: dict[str, int] = {}  # journals and trails: path to length
+        self._going: set[str] = set()  # being removed, and so not to be taken in again
         self._misses: Counter[Miss] = Counter()
         self._written_bytes = 0
 
@@ -154,11 +155,15 @@ class Shelf:
             if num_bytes == 0:
                 over = min(over, self._index.num_bytes)
             chosen = self._index.evict(over, older_than=older_than)
-        for entry in chosen or ():
-            if not remove_file(entry.path):
-                with self._lock:
-                    self._add(entry)
-        return chosen is not None
+            if chosen is None:
+                return False
+            self._going.update(entry.path for entry in chosen)
+        kept = [entry for entry in chosen if not remove_file(entry.path)]
+        with self._lock:
+            self._going.difference_update(entry.path for entry in chosen)
+            for entry in kept:
+                self._add(entry)
+        return True
 
     def adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
         """Take in a piece that another process wrote; whether there was one."""
@@ -197,10 +202,11 @@ class Shelf:
 
     def clear(self) -> int:
         """Remove everything; bytes freed."""
+        freed = clear_all(Path(self._root))
         with self._lock:
             self._index.clear()
             self._small.clear()
-        return clear_all(Path(self._root))
+        return freed
 
     def _cover(
         self, base_key: BlockHash, token_ids: tuple[int, ...]
@@ -217,7 +223,9 @@ class Shelf:
         piece = Piece(self._reader.key(base_key, token_ids), start, len(token_ids))
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
-        if self._index.get(path) is not None or size_of(path) != self._reader.file_bytes(piece):
+        if self._index.get(path) is not None or path in self._going:
+            return False
+        if size_of(path) != self._reader.file_bytes(piece):
             return False
         now = self._clock()
         owner_tag = names.owner_tag(piece.key)
