@@ -162,9 +162,18 @@ class BlockPool:
         return self._index.matches(parent, token_ids)
 
     def publish(
-        self, block_id: int, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]
+        self,
+        block_id: int,
+        key: BlockHash,
+        parent: Prefix | None,
+        token_ids: tuple[int, ...],
+        *,
+        known: Prefix | None = None,
     ) -> Prefix:
         """Say what a used block holds, from now on unchanged, and index it.
+
+        `known` is the same text as another tier has it. Chains that share their objects are
+        compared at once.
 
         If another block with the same text is cached, it is freed and this one takes its place; if
         another is used, this one is its twin. A block whose key belongs to another text stays out
@@ -175,7 +184,7 @@ class BlockPool:
         assert block.prefix is None, f"block {block_id} is published twice"
         twin_id = self.find(key, parent, token_ids)
         if twin_id is None:
-            block.prefix = Prefix(key, parent, token_ids)
+            block.prefix = known or Prefix(key, parent, token_ids)
             if key not in self._index:
                 self._index.add(block.prefix, block_id)
             return block.prefix

@@ -84,10 +84,11 @@ class Residents:
             owner: The chat that uses it.
         """
         key = self.key(parent, token_ids)
-        prefix = self.pool.publish(block_id, key, parent, token_ids)
+        slot = self.ram.find(key, parent, token_ids)
+        known = None if slot is None else self.ram.prefix_of(slot)
+        prefix = self.pool.publish(block_id, key, parent, token_ids, known=known)
         self.owners.note(owner, key)
         self._evicted.discard(key)
-        slot = self.ram.find(key, parent, token_ids)
         if slot is not None and not self.ram.is_pinned(slot):
             self.ram.drop(slot)
         self._drop_covered(prefix, owner)
