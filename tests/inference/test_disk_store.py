@@ -260,12 +260,12 @@ def test_several_threads_write_read_and_evict_together(tmp_path):
         except Exception as error:  # noqa: BLE001  # told to the test
             errors.append(error)
 
-    threads = [threading.Thread(target=follow, args=(chat,)) for chat in range(3)]
+    threads = [threading.Thread(target=follow, args=(chat,)) for chat in range(2)]
     for thread in threads:
         thread.start()
-    for turn in range(30):
+    for turn in range(20):
         chat = turn % 5
-        save_chain(store, f"chat {chat}", range(chat * 1000, chat * 1000 + 10 + 2 * turn))
+        save_chain(store, f"chat {chat}", range(chat * 1000, chat * 1000 + 10 + 3 * turn))
         if turn % 7 == 6:
             store.forget(f"chat {chat}")
     is_over.set()
