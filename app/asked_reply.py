@@ -82,7 +82,7 @@ class AskedReply:
         self._unread = kept
         left_out = prompt.left_out_with(kept.left_out)
         if left_out:
-            complain(f"the chat is full: its oldest {left_out} messages are left out.")
+            complain(f"the chat is full; messages left out, oldest first: {left_out}.")
         return GenerateRequest(
             self._live.conversation_id,
             messages=kept.messages,

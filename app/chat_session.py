@@ -297,7 +297,7 @@ class ChatSession:
 
     def stop(self) -> None:
         """End the summary, or the reply at the end of the visible path; its text is kept."""
-        self._sending.leave()
+        self._sending.cancel()
         self._shown.stop()
 
     def continue_as_plain_text(self) -> None:
@@ -350,10 +350,9 @@ class ChatSession:
             case ModelLoading() | ModelReady() | ModelFailed() | ModelUnloaded():
                 self._models.handle(event)
                 self._model_changed()
-            case ReplyProgressed() | ReplyEnded() if self._sending.handle_summary(event):
-                pass
             case PromptRead() | ReplyProgressed() | ReplyEnded():
-                self._shown.desk.handle(event)
+                if not self._sending.handle_summary(event):
+                    self._shown.desk.handle(event)
             case PromptMeasured():
                 self._sending.measured(event)
             case CacheCleared():

@@ -14,6 +14,7 @@ from app.messages import (
     Command,
     Failure,
     Generate,
+    PromptRead,
     ReplyEnded,
     ReplyId,
     ReplyProgressed,
@@ -108,24 +109,16 @@ class SummaryWriter:
         """Whether this reply is the summary in the making."""
         return self._work is not None and self._work.reply_id == reply_id
 
-    def handle(self, event: ReplyProgressed | ReplyEnded) -> None:
+    def handle(self, event: PromptRead | ReplyProgressed | ReplyEnded) -> None:
         """Take an event about the summary."""
         work = self._work
         if work is None:
             return
-        if isinstance(event, ReplyProgressed):
-            if event.text:
-                work.pieces.append(event.text)
-                self._announcer.notify(SummaryProgress(sum(map(len, work.pieces))))
-            return
-        self._work = None
-        summary = _THOUGHTS.sub("", "".join(work.pieces)).strip()
-        if event.finish_reason in ("stop", "length") and summary:
-            self._announcer.notify(SummaryEnded(None))
-            self._go_on(work.chat, summary, work.text)
-            return
-        is_stopped = event.finish_reason == "aborted"
-        self._give_back(work, None if is_stopped else event.failure or NO_SUMMARY)
+        if isinstance(event, ReplyEnded):
+            self._end(work, event)
+        elif isinstance(event, ReplyProgressed) and event.text:
+            work.pieces.append(event.text)
+            self._announcer.notify(SummaryProgress(sum(map(len, work.pieces))))
 
     def cancel(self) -> None:
         """End the summary; the text goes back to the person."""
@@ -142,6 +135,16 @@ class SummaryWriter:
             return None
         self._post(StopReply(work.reply_id))
         return work.text
+
+    def _end(self, work: _Work, event: ReplyEnded) -> None:
+        self._work = None
+        summary = _THOUGHTS.sub("", "".join(work.pieces)).strip()
+        if event.finish_reason in ("stop", "length") and summary:
+            self._announcer.notify(SummaryEnded(None))
+            self._go_on(work.chat, summary, work.text)
+            return
+        is_stopped = event.finish_reason == "aborted"
+        self._give_back(work, None if is_stopped else event.failure or NO_SUMMARY)
 
     def _give_back(self, work: _Work, failure: Failure | None) -> None:
         if work.text:

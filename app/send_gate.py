@@ -72,6 +72,10 @@ class SendGate:
         else:
             self._tell_draft(known)
 
+    def forget_draft(self) -> None:
+        """Nobody waits for the length of the draft any more."""
+        self._draft = None
+
     def pass_through(self, question: Question, held: Held) -> bool:
         """Send now, refuse now, or hold until it is known.
 

@@ -12,8 +12,9 @@ from app.chat_prompt import chat_prompt, surely_fits, system_prompt_of
 from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
-from app.messages import Command, PromptMeasured, ReplyEnded, ReplyProgressed
+from app.messages import Command, PromptMeasured
 from app.model_desk import ModelDesk
+from app.reply_desk import ReplyEvent
 from app.send_gate import Held, Question, SendGate
 from app.session_changes import DraftMeasured, DraftReturned, SummaryEnded
 from app.settings import SettingsStore
@@ -139,10 +140,15 @@ class Sending:
         )
         return True
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """What was to come and has not begun does not come; its text goes back to the person."""
         self._gate.give_back()
         self._summary.cancel()
+
+    def leave(self) -> None:
+        """Another chat is about to be shown."""
+        self.cancel()
+        self._gate.forget_draft()
 
     def close(self) -> None:
         """Store what is on its way, since nobody is there to take it back."""
@@ -164,7 +170,7 @@ class Sending:
         """Take the answer of the engine."""
         self._gate.take(event)
 
-    def handle_summary(self, event: ReplyProgressed | ReplyEnded) -> bool:
+    def handle_summary(self, event: ReplyEvent) -> bool:
         """Take an event about the summary; gives whether it was one."""
         if not self._summary.is_mine(event.reply_id):
             return False

@@ -178,7 +178,7 @@ def test_full_chat_leaves_out_its_oldest_turns_if_chosen(
     assert asker.engines[2].requests[0].has_left_out
     out, err = capsys.readouterr()
     assert out == "Hi you\n"
-    assert err == "quire: the chat is full: its oldest 2 messages are left out.\n"
+    assert err == "quire: the chat is full; messages left out, oldest first: 2.\n"
     path = asker.chat("c").path()
     assert [message.left_out for message in path] == [0, 0, 0, 0, 0, 2]
     assert [message.part for message in path] == [None, None, None, None, PART, None]
@@ -196,7 +196,7 @@ def test_next_question_leaves_out_what_the_last_one_did(
     capsys.readouterr()
     asker.ask("three", "--conversation", "c")
     assert contents(asker.engines[2]) == ["two", "Hi you", "three"]
-    assert "its oldest 2 messages are left out" in capsys.readouterr().err
+    assert "oldest first: 2." in capsys.readouterr().err
     assert asker.replies("c")[-1].left_out == 2
     asker.script.context_tokens = 1000  # as of another model
     asker.ask("four", "--conversation", "c")

@@ -19,7 +19,7 @@ from app.chat_session import (
 from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
 from app.conversation import ChatSettings, ConversationId, MessageId
 from app.failures import NO_MODEL
-from app.messages import ForgetChat, Generate, ModelFailed, StopReply
+from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage
 from tests.app.session_bench import FAILURE, FULL_METRICS, PATH, Bench
@@ -69,6 +69,8 @@ def test_summary_is_asked_for_and_not_stored(ready: Bench) -> None:
     )
     assert "200 words" in INSTRUCTION
     assert ready.session.is_summarising
+    ready.session.handle_event(PromptRead(command.reply_id, (), left_out=2))
+    ready.says("")
     ready.says("It was ")
     ready.says("about bark.")
     assert ready.take() == [SummaryProgress(0), SummaryProgress(7), SummaryProgress(18)]

@@ -119,6 +119,21 @@ def test_answer_for_another_model_is_not_told(ready: Bench) -> None:
     assert ready.take() == []
 
 
+def test_draft_of_a_chat_that_was_left_is_not_told(ready: Bench) -> None:
+    ready.session.measure_draft("c")
+    ready.session.new_chat()
+    ready.take()
+    ready.measured(10, fits=True)
+    assert ready.take() == []
+
+
+def test_draft_is_told_after_a_stop(ready: Bench) -> None:
+    ready.session.measure_draft("c")
+    ready.session.stop()
+    ready.measured(10, fits=True)
+    assert ready.take() == [DraftMeasured(10, 2048, fits=True)]
+
+
 # ---------------------------------------------------------------- is there room?
 
 
