@@ -14,7 +14,7 @@ from app.session_changes import (
     StatsChanged,
 )
 from app.settings import SettingsStore
-from inference.metrics import EngineStats
+from inference.metrics import EngineStats, ModelInfo
 from ui.controls.toast import Toast
 from ui.dialogs.memory_page import Budgets, MemoryPage
 from ui.dialogs.memory_words import cleared_text
@@ -32,7 +32,9 @@ class MemoryController(QObject):
         self._toast = toast
         self._stats: EngineStats | None = None
         self._page: MemoryPage | None = None
+        self._info: ModelInfo | None = None  # of the model that is open, or is opened again
         session.subscribe(self._follow)
+        self._show_model()
 
     @property
     def budgets(self) -> Budgets:
@@ -80,10 +82,15 @@ class MemoryController(QObject):
         self._session.set_cache_budgets(*budgets)
 
     def _show_model(self) -> None:
-        page = self._open_page()
         state = self._session.model
+        known = self._info
+        # Opened again to remember in another way: its choices stay where they are.
+        is_again = state.kind == "loading" and known is not None and known.path == state.path
+        if not is_again:
+            self._info = state.info
+        page = self._open_page()
         if page is not None:
-            page.show_model(state.info, kv_scheme_of(self._settings.value, state.path))
+            page.show_model(self._info, kv_scheme_of(self._settings.value, state.path))
 
     def _open_page(self) -> MemoryPage | None:
         if self._page is not None and not isValid(self._page):

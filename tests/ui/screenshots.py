@@ -205,6 +205,7 @@ def open_memory_settings(scene: Scene) -> QWidget:
     dialog = scene.program.controller.dialog
     assert isinstance(dialog, PreferencesDialog)
     dialog.show_page("memory")
+    wait(300)
     return dialog
 
 

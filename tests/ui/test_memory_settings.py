@@ -247,7 +247,8 @@ def window(open_window: Opener) -> OpenWindow:
     return made
 
 
-def test_page_tells_use_and_what_was_written(window: OpenWindow) -> None:
+def test_page_tells_use_and_what_was_written(open_window: Opener) -> None:
+    window = open_window()  # its engine is not started, so it sends no numbers of its own
     page = _open(window)
     assert page.device.use == page.disk.use == "–"
     _sample(window, replace(STATS, disk_problem="The disk is full."))
@@ -298,6 +299,7 @@ def test_scheme_is_taken_for_this_model(window: OpenWindow) -> None:
     assert page.scheme_words == "For Fake 1B. Another choice opens the model again."
     QTest.mouseClick(page.choices["int8"], Qt.MouseButton.LeftButton)
     window.wait(lambda: len(window.factory.calls) == 2)
+    assert page.choices["int8"].isChecked()  # and still there while the model is opened again
     path, config = window.factory.calls[-1]
     assert config.kv_scheme == "int8"
     assert window.program.settings.value.kv_schemes == ((path, "int8"),)
@@ -354,6 +356,7 @@ def test_page_scrolls_where_the_screen_is_low(window: OpenWindow, percent: int) 
     assert isinstance(dialog, PreferencesDialog)
     assert dialog.height() < dialog.screen().availableGeometry().height()
     assert dialog.width() <= 640
+    window.wait(dialog.area.verticalScrollBar().isVisible)
     dialog.area.ensureWidgetVisible(page.clear_button)
     assert page.clear_button.visibleRegion().boundingRect().size() == page.clear_button.size()
     for row in page.findChildren(QRadioButton):

@@ -11,12 +11,14 @@ class FlowRow(QWidget):
     """As high as its rows at the width that it has.
 
     Args:
-        gap: Between two controls, and between two rows.
+        gap: Between two controls.
+        row_gap: Between two rows.
     """
 
-    def __init__(self, *, gap: int = 8, parent: QWidget | None = None) -> None:
+    def __init__(self, *, gap: int = 8, row_gap: int = 8, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._gap = gap
+        self._row_gap = row_gap
         self._controls: list[QWidget] = []
         # Not Fixed: a layout takes that for the height of one row.
         policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
@@ -82,7 +84,7 @@ class FlowRow(QWidget):
         for control in self._shown():
             size = _size(control)
             if row and left + size.width() > width:
-                top += _centre(row) + self._gap
+                top += _centre(row) + self._row_gap
                 found += row
                 row, left = [], 0
             size.setWidth(min(size.width(), width))

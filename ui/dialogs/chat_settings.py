@@ -1,7 +1,7 @@
 """System prompt, sampling, and what to do when full, of one chat. GUI thread."""
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
 
 from app.conversation import ChatSettings, OnFull
 from inference.config import SamplingParams
@@ -74,15 +74,18 @@ class ChatSettingsDialog(Dialog):
         self._show(settings)
 
     def _add_on_full(self) -> None:
-        row = FlowRow(gap=12)
+        row = FlowRow(gap=12, row_gap=0)
         for key, name, hint in ON_FULL_CHOICES:
             choice = ChoiceRow(self.theme, name, parent=row)
             choice.setToolTip(hint)
             choice.setAccessibleDescription(hint)
             self.on_full[key] = choice
         row.set_controls(list(self.on_full.values()))
-        self.form.content.addWidget(Label(self.theme, "When the chat is full", style="label"))
-        self.form.content.addWidget(row)
+        column = QVBoxLayout()
+        column.setSpacing(0)
+        column.addWidget(Label(self.theme, "When the chat is full", style="label"))
+        column.addWidget(row)
+        self.form.content.addLayout(column)
 
     def _show(self, settings: ChatSettings) -> None:
         self.on_full[settings.on_full].setChecked(True)
