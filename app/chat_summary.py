@@ -105,28 +105,23 @@ class SummaryWriter:
         )
         self._announcer.notify(SummaryProgress(0))
 
-    def is_mine(self, reply_id: ReplyId) -> bool:
-        """Whether this reply is the summary in the making."""
-        return self._work is not None and self._work.reply_id == reply_id
-
-    def handle(self, event: PromptRead | ReplyProgressed | ReplyEnded) -> None:
-        """Take an event about the summary."""
+    def handle(self, event: PromptRead | ReplyProgressed | ReplyEnded) -> bool:
+        """Take an event if it is about the summary; gives whether it was."""
         work = self._work
-        if work is None:
-            return
+        if work is None or event.reply_id != work.reply_id:
+            return False
         if isinstance(event, ReplyEnded):
             self._end(work, event)
         elif isinstance(event, ReplyProgressed) and event.text:
             work.pieces.append(event.text)
             self._announcer.notify(SummaryProgress(sum(map(len, work.pieces))))
+        return True
 
     def cancel(self) -> None:
         """End the summary; the text goes back to the person."""
         text = self.let_go()
         if text is not None:
-            if text:
-                self._announcer.notify(DraftReturned(text))
-            self._announcer.notify(SummaryEnded(None))
+            self._give_back(text, None)
 
     def let_go(self) -> str | None:
         """End the summary without a word; gives its text, or None if none was in the making."""
@@ -144,11 +139,11 @@ class SummaryWriter:
             self._go_on(work.chat, summary, work.text)
             return
         is_stopped = event.finish_reason == "aborted"
-        self._give_back(work, None if is_stopped else event.failure or NO_SUMMARY)
+        self._give_back(work.text, None if is_stopped else event.failure or NO_SUMMARY)
 
-    def _give_back(self, work: _Work, failure: Failure | None) -> None:
-        if work.text:
-            self._announcer.notify(DraftReturned(work.text))
+    def _give_back(self, text: str, failure: Failure | None) -> None:
+        if text.strip():
+            self._announcer.notify(DraftReturned(text))
         self._announcer.notify(SummaryEnded(failure))
 
 

@@ -55,8 +55,7 @@ class SendGate:
         self._asked: dict[int, Question] = {}
         self._newest: tuple[Question, PromptMeasured] | None = None
         self._draft: Question | None = None
-        self._held: Held | None = None
-        self._held_question: Question | None = None
+        self._held: tuple[Question, Held] | None = None
 
     @property
     def is_holding(self) -> bool:
@@ -84,7 +83,7 @@ class SendGate:
         """
         known = self._known(question)
         if known is None:
-            self._held, self._held_question = held, question
+            self._held = (question, held)
             self._ask(question)
             return True
         if known.fits:
@@ -99,8 +98,8 @@ class SendGate:
         self._newest = (question, event)
         if question == self._draft:
             self._tell_draft(event)
-        if question == self._held_question:
-            self._decide(event)
+        if self._held is not None and question == self._held[0]:
+            self._decide(self._held[1], event)
 
     def give_back(self) -> None:
         """Do not send what is held: its text goes back to the person."""
@@ -133,10 +132,8 @@ class SendGate:
         self._asked[measure_id] = question
         self._post(MeasurePrompt(measure_id, question.messages, question.as_plain_text))
 
-    def _decide(self, event: PromptMeasured) -> None:
-        held = self._let_go()
-        if held is None:
-            return
+    def _decide(self, held: Held, event: PromptMeasured) -> None:
+        self._held = None
         if event.fits:
             self._send(held)
         elif not self._do_instead(held):
@@ -159,8 +156,8 @@ class SendGate:
         return False
 
     def _let_go(self) -> Held | None:
-        held, self._held, self._held_question = self._held, None, None
-        return held
+        held, self._held = self._held, None
+        return None if held is None else held[1]
 
     def _tell_draft(self, event: PromptMeasured) -> None:
         if event.prompt_tokens:

@@ -172,10 +172,7 @@ class Sending:
 
     def handle_summary(self, event: ReplyEvent) -> bool:
         """Take an event about the summary; gives whether it was one."""
-        if not self._summary.is_mine(event.reply_id):
-            return False
-        self._summary.handle(event)
-        return True
+        return self._summary.handle(event)
 
     # ------------------------------------------------------------------ inside
 

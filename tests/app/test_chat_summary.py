@@ -179,6 +179,13 @@ def test_summary_that_is_stopped_gives_the_text_back(ready: Bench, how: str) -> 
     assert len(ready.session.conversations()) == 1
 
 
+def test_summary_without_a_text_has_none_to_give_back(ready: Bench) -> None:
+    ready.session.continue_in_new_chat(" ")
+    ready.take()
+    ready.session.stop()
+    assert ready.take() == [SummaryEnded(None)]
+
+
 def test_delete_of_the_chat_stops_its_summary_first(ready: Bench) -> None:
     chat_id = ready.chat.id
     ready.session.continue_in_new_chat("c")
