@@ -67,15 +67,18 @@ class TierMachine(RuleBasedStateMachine):
     # --- what a person does ---------------------------------------------------------------
 
     @precondition(lambda self: len(self.chats) < 6)
-    @rule(start=st.integers(0, 2), length=st.integers(1, 12))
-    def new_chat(self, start, length):
-        self._add_chat(list(range(start, start + length)))
+    @rule(start=st.integers(0, 2), length=st.integers(1, 12), first=st.sampled_from([None, 50, 51]))
+    def new_chat(self, start, length, first):
+        text = list(range(start, start + length))
+        if first is not None:  # another chat that goes on alike
+            text[0] = first
+        self._add_chat(text, reply=3)
 
     @precondition(lambda self: self.chats and len(self.chats) < 6)
     @rule(data=st.data())
     def fork(self, data):
         text = data.draw(st.sampled_from(list(self.chats.values())))
-        self._add_chat(text[: data.draw(st.integers(1, len(text)))])
+        self._add_chat(text[: data.draw(st.integers(1, len(text)))], reply=3)
 
     @precondition(lambda self: self.chats)
     @rule(data=st.data(), length=st.integers(1, 9), reply=st.integers(1, 7))
@@ -109,17 +112,19 @@ class TierMachine(RuleBasedStateMachine):
         assert removed is sequence
         assert removed.block_table == []
 
-    @precondition(lambda self: self.chats)
+    @precondition(lambda self: len(self.chats) > 3)
     @rule(data=st.data())
     def delete(self, data):
         chat = data.draw(st.sampled_from(sorted(self.chats)))
         self._delete(chat)
 
+    @precondition(lambda self: len(self.chats) > 4)
     @rule()
     def clear(self):
         self.kv.clear_cached()
         assert self.kv.counts().cached == 0
 
+    @precondition(lambda self: len(self.chats) > 2)
     @rule(limit=st.integers(0, NUM_SLOTS))
     def change_ram_budget(self, limit):
         self.ram.set_limit(limit)
@@ -127,8 +132,14 @@ class TierMachine(RuleBasedStateMachine):
     # --- what the machine does ------------------------------------------------------------
 
     @precondition(lambda self: self.scheduler.has_work)
-    @rule()
-    def step(self):
+    @rule(count=st.integers(1, 20))
+    def steps(self, count):
+        for _ in range(count):
+            if not self.step():
+                return
+
+    def step(self) -> bool:
+        """Whether there is something to compute in the next one, too."""
         scheduler = self.scheduler
         chunks = scheduler.schedule()
         assert chunks or scheduler.is_only_loading
@@ -142,6 +153,8 @@ class TierMachine(RuleBasedStateMachine):
         scheduler.commit(chunks)
         for chunk in chunks:
             self._sample(chunk)
+        self.is_sound()
+        return bool(chunks) and scheduler.has_work
 
     @precondition(lambda self: self.scheduler.running)
     @rule()
@@ -213,9 +226,10 @@ class TierMachine(RuleBasedStateMachine):
         assert self.ram.num_used == 0
         assert len(self.kv._residents.owners) == 0
 
-    def _add_chat(self, text: list[int]) -> None:
+    def _add_chat(self, text: list[int], reply: int) -> None:
         self.num_chats += 1
         self.chats[f"chat {self.num_chats}"] = text
+        self._ask(f"chat {self.num_chats}", reply)
 
     def _ask(self, chat: str, num_reply_tokens: int) -> None:
         prompt = self.chats[chat][: MAX_TOKENS - num_reply_tokens]
@@ -238,6 +252,8 @@ class TierMachine(RuleBasedStateMachine):
         block_ids = [block.block_id for block in held]
         self.kv.pin(block_ids)
         self.saves.append(block_ids)
+        if len(self.saves) > 2:
+            self.save_ends()
         if self.disk is not None:
             self.disk.save(held, self.mover)
         assert self.scheduler.remove(sequence.request_id) is sequence
