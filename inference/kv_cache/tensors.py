@@ -4,8 +4,8 @@ A block is a number; where its slots lie is arithmetic on that number:
 
     slot = block_id * block_size + offset            (one token's place, the same in every layer)
 
-    a plane of a layer   (2 * KH, N * P, X): keys' heads, then values'; for each head, consecutive
-                         blocks are one run of slots
+    a plane of a layer   (R, N * P, X): mostly keys' heads, then values'; for each of these rows,
+                         consecutive blocks are one run of slots
 
 The head comes first because a kernel reads one head at a time: with 3 heads of 64 at 1,024 tokens,
 decode reads this order nearly twice as fast as (N * P, KH, D), and never slower with more heads.
@@ -16,7 +16,7 @@ The memory is reserved at load and touched only when a block is first written, s
 costs nothing until a chat needs it.
 
 Outside, n rows of a block are bytes: for each group of layers and each plane, in order, the
-contiguous (L, 2 * KH, n, X) of it.
+contiguous (L, R, n, X) of it.
 
 Threads: the engine thread reads, writes and discards. `export_rows`, `import_rows` and `copy_rows` may
 run on any thread, for blocks that nobody else writes meanwhile.
@@ -67,7 +67,7 @@ class LayerMemory:
 
     Attributes:
         geometry: KH and D.
-        planes: What is stored, (2 * KH, N * P, X) each: keys' heads, then values'.
+        planes: What is stored, (R, N * P, X) each; see `Plane`.
         rotation: How it is turned; None if it is stored upright.
     """
 
@@ -118,7 +118,7 @@ class LayerMemory:
 
     def write(self, slots: Tensor, new: KeyValues) -> KeyValues:
         """See `KvTensors.write`."""
-        both = torch.cat([new.keys[0], new.values[0]])
+        both = torch.cat(new, dim=1)[0]
         if self.rotation is not None:
             both = both @ self.rotation.to_stored.to(both.dtype)
         rows = self._scheme.encode(both)
@@ -127,8 +127,7 @@ class LayerMemory:
         if self.can_view(both.dtype):
             return new
         self._scheme.decode(rows, both, self._workspace)
-        keys, values = self._split(both)
-        return KeyValues(keys.unsqueeze(0), values.unsqueeze(0))
+        return KeyValues(*both.view(2, *new.keys.shape).unbind())
 
     def _split(self, both: Tensor) -> KeyValues:
         KH = self.geometry.num_kv_heads
@@ -140,8 +139,8 @@ class _StoredPlane:
     """One plane of a group of layers.
 
     Attributes:
-        numbers: (L, 2 * KH, N * P, X).
-        as_bytes: The same memory, (L, 2 * KH, N * P, bytes of X numbers), uint8.
+        numbers: (L, R, N * P, X).
+        as_bytes: The same memory, (L, R, N * P, bytes of X numbers), uint8.
         region: What it lies in; None on other devices.
     """
 
@@ -197,8 +196,10 @@ class KvTensors:
         workspace = Workspace()
         for shape in dict.fromkeys(self.geometry):
             members = [index for index, layer in enumerate(self.geometry) if layer == shape]
-            rows = (len(members), 2 * shape.num_kv_heads, num_blocks * block_size)
-            planes = [_reserve(rows, plane, device) for plane in scheme.planes(shape.head_dim)]
+            planes = [
+                _reserve(plane, len(members), num_blocks * block_size, device)
+                for plane in scheme.planes(shape)
+            ]
             rotation = _rotation(scheme, shape.head_dim, device)
             for place, index in enumerate(members):
                 layers[index] = LayerMemory(
@@ -319,7 +320,7 @@ class KvTensors:
         return low, high
 
     def _parts(self, payload: Tensor, num_rows: int) -> list[Tensor]:
-        """The bytes of each plane in a payload, (L, 2 * KH, num_rows, bytes of X)."""
+        """The bytes of each plane in a payload, (L, R, num_rows, bytes of X)."""
         parts, used = [], 0
         for plane in self._planes:
             L, heads, _, row_bytes = plane.as_bytes.shape
@@ -329,15 +330,16 @@ class KvTensors:
         return parts
 
 
-def _reserve(rows: tuple[int, int, int], plane: Plane, device: torch.device) -> _StoredPlane:
+def _reserve(plane: Plane, num_layers: int, num_slots: int, device: torch.device) -> _StoredPlane:
     region = None
-    size = rows[0] * rows[1] * rows[2] * plane.row_bytes
+    size = num_layers * num_slots * plane.token_bytes
     if device.type == "cpu":
         region = HostRegion(size)
         raw = region.bytes
     else:
         raw = torch.empty(size, dtype=torch.uint8, device=device)
-    return _StoredPlane(raw.view(plane.dtype).view(*rows, plane.width), raw.view(*rows, -1), region)
+    shape = (num_layers, plane.rows, num_slots, -1)
+    return _StoredPlane(raw.view(plane.dtype).view(shape), raw.view(shape), region)
 
 
 def _rotation(scheme: KvScheme, head_dim: int, device: torch.device) -> Rotation | None:

@@ -63,6 +63,12 @@ class TransformersBridge:
         self.stable_context_tokens = _stable_context_tokens(self._module)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = next(self._module.parameters()).device
+        return device
+
+    @property
     def config_text(self) -> str:
         """The model's whole configuration, for telling models apart."""
         text: str = self._module.config.to_json_string(use_diff=False)
@@ -115,8 +121,7 @@ class TransformersBridge:
     def _probe(self) -> tuple[tuple[LayerGeometry, ...], torch.dtype, int]:
         """One token through all layers: shapes, type and V, and whether all layers came to us."""
         probe = _ProbeCache()
-        device = next(self._module.parameters()).device
-        zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             with torch.inference_mode():
                 logits = self.forward(zero, zero, zero[0], probe)

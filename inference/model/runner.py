@@ -22,12 +22,14 @@ class Chunk:
         start: Tokens before them, already in the blocks.
         block_table: Block ids of the sequence, enough for start + len(token_ids) tokens.
         needs_logits: Whether the logits after the last of them are wanted.
+        needs_all_logits: Whether those after each of them are.
     """
 
     token_ids: Sequence[int]
     start: int
     block_table: Sequence[int]
     needs_logits: bool
+    needs_all_logits: bool = False
 
 
 class ModelRunner:
@@ -72,7 +74,7 @@ class ModelRunner:
             chunks: At least one; no two may share a block that either writes to.
 
         Returns:
-            (number of chunks that need logits, V), float32, in the order of the chunks.
+            (number of tokens whose logits are wanted, V), float32, in the order of the tokens.
         """
         token_ids: list[int] = []
         positions: list[int] = []
@@ -85,7 +87,9 @@ class ModelRunner:
             token_ids += chunk.token_ids
             positions += range(chunk.start, chunk.start + span.num_rows)
             slots += self._new_slots(chunk)
-            if chunk.needs_logits:
+            if chunk.needs_all_logits:
+                keep += range(span.row, len(token_ids))
+            elif chunk.needs_logits:
                 keep.append(len(token_ids) - 1)
         if len(token_ids) > 1 or self._one_row_threads is None:
             torch.set_num_threads(self._num_threads)
