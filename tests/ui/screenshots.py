@@ -214,7 +214,7 @@ def open_memory_settings_end(scene: Scene) -> QWidget:
     assert isinstance(dialog, PreferencesDialog)
     dialog.memory.disk.choice.set_key("own")
     dialog.memory.disk.set_budget(20_000_000_000)
-    wait(50)
+    wait(400)
     dialog.area.verticalScrollBar().setValue(10_000)
     return dialog
 

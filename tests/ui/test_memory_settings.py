@@ -357,6 +357,11 @@ def test_page_scrolls_where_the_screen_is_low(window: OpenWindow, percent: int) 
     assert dialog.height() < dialog.screen().availableGeometry().height()
     assert dialog.width() <= 640
     window.wait(dialog.area.verticalScrollBar().isVisible)
+    _sample(window, STATS)
+    inside = page.parentWidget()
+    assert inside is not None
+    window.wait(lambda: inside.width() == dialog.area.viewport().width())
+    assert inside.minimumSizeHint().width() <= inside.width(), "nothing is cut at the right"
     dialog.area.ensureWidgetVisible(page.clear_button)
     assert page.clear_button.visibleRegion().boundingRect().size() == page.clear_button.size()
     for row in page.findChildren(QRadioButton):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
 from PySide6.QtCore import QRectF
-from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtGui import QAccessible, QAccessibleEvent, QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from ui.controls.buttons import Button, ButtonKind
@@ -77,7 +77,10 @@ class Notice(FocusGuest):
         self.set_text(text)
         if not are_same:
             self._make_buttons(names)
-        self.show()
+        if self.isHidden():
+            self.show()
+            # The focus stays where it is, so a screen reader would not come to know.
+            QAccessible.updateAccessibility(QAccessibleEvent(self, QAccessible.Event.Alert))
         self.update()
 
     def set_text(self, text: str) -> None:

@@ -72,6 +72,7 @@ class MemoryPage(QWidget):
             tier.budget_chosen.connect(
                 lambda budget, number=number: self._choose_budget(number, budget)
             )
+            tier.height_changed.connect(self.height_changed)
         self._written = _small(theme)
         self._trouble = _small(theme, "warn")
         self.clear_button = Button(theme, "Clear cached memory", icon_name="eraser")

@@ -39,9 +39,11 @@ class TierSection(QWidget):
 
     Signals:
         budget_chosen: Bytes, 0 for off, None for automatic.
+        height_changed: It may want another height.
     """
 
     budget_chosen = Signal(object)
+    height_changed = Signal()
 
     def __init__(
         self, theme: Theme, name: str, hint: str, choices: Sequence[tuple[str, str]]
@@ -100,8 +102,9 @@ class TierSection(QWidget):
 
     def _lay_out(self, hint: str) -> None:
         head = QHBoxLayout()
-        head.addWidget(Label(self._theme, self._name, style="button"))
-        head.addStretch()
+        name = Label(self._theme, self._name, style="button")
+        name.setWordWrap(True)  # large text may leave no room for both in one line
+        head.addWidget(name, 1)
         head.addWidget(self._use)
         words = Label(self._theme, hint, style="small", role="text_2")
         words.setWordWrap(True)
@@ -149,12 +152,14 @@ class TierSection(QWidget):
         self.field.setVisible(is_shown)
         self._unit.setVisible(is_shown)
         self._controls.refresh()
+        self.height_changed.emit()
 
     def _show_problem(self, problem: str) -> None:
         self._problem.setText(problem)
         self._problem.setVisible(bool(problem))
         self.field.setAccessibleDescription(problem)
         set_invalid(self.field, bool(problem))
+        self.height_changed.emit()
 
     def _apply(self) -> None:
         self.field.setFont(self._theme.font("ui"))
