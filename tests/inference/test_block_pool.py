@@ -300,6 +300,19 @@ def test_pool_twin_takes_the_place_of_the_one_that_is_released_first():
     pool.check_integrity([])
 
 
+def test_pool_twin_that_is_released_first_is_free():
+    pool = BlockPool(3)
+    take(pool, 3)
+    for block_id in (0, 1, 2):
+        publish_chain(pool, [block_id], [(1,)])
+    pool.release(1)
+    pool.check_integrity([[0, 2]])
+    pool.release(2)
+    assert pool.counts() == BlockCounts(total=3, free=2, cached=0, used=1)
+    assert pool.find(key_of(None, (1,)), None, (1,)) == 0
+    pool.check_integrity([[0]])
+
+
 def test_pool_published_again_takes_the_place_of_a_cached_one():
     gone: list[BlockHash] = []
     pool = BlockPool(2, on_gone=gone.append)
