@@ -123,6 +123,8 @@ def assess_int4(
         block_size: P.
         on_progress: Told the share that is done, on this thread.
     """
+    if any(layer.head_dim % 2 for layer in bridge.geometry):
+        return KvVerdict(math.inf, False, "This model's heads have an odd size; int4 needs pairs.")
     loss = scheme_loss(
         bridge, attention, token_ids, find_scheme("int4", bridge.dtype), block_size, on_progress
     )

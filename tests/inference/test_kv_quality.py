@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inference.attention.blocks import BlocksAttention
-from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.model.bridge import TransformersBridge
 from inference.model.kv_quality import (
     KvVerdict,
@@ -71,6 +71,14 @@ def test_assess_int4_gives_the_verdict_on_its_loss() -> None:
     verdict = assess_int4(bridge, BlocksAttention(), TEXT, 8)
     loss = scheme_loss(bridge, BlocksAttention(), TEXT, find_scheme("int4", bridge.dtype), 8)
     assert verdict == verdict_of(loss)
+
+
+def test_assess_int4_refuses_heads_of_an_odd_size_unmeasured() -> None:
+    bridge = TransformersBridge(make_module("llama"), Path("tiny"))
+    bridge.geometry = (LayerGeometry(2, 9), *bridge.geometry[1:])
+    verdict = assess_int4(bridge, BlocksAttention(), TEXT, 8)
+    assert not verdict.is_offered
+    assert "odd size" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""What each way of storing keys and values costs and saves: `python -m tests.benchmarks.kv_schemes`.
+
+    perplexity      of this project's own documents, about 4,000 tokens, and how much more than fp16's
+    decode at D     tokens per second with D tokens before them, and the ratio to fp32's: schemes take
+                    turns, rates are medians over the rounds, ratios medians of the rounds' ratios
+    per token       memory of one token over all layers
+
+With --int4-verdict it also prints what the program would decide about int4 for the model.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+from app.starter_model import find_starter_model
+from inference.attention.blocks import BlocksAttention
+from inference.config import KvSchemeName
+from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.tensors import KeyValues, KvTensors
+from inference.model.bridge import TransformersBridge
+from inference.model.kv_quality import assess_int4, perplexity, sample_text
+from inference.model.linear import use_fast_linear
+from inference.model.loader import load_model
+from inference.model.runner import Chunk, ModelRunner
+
+SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "int8", "int4")
+DEPTHS = (0, 1024, 4000)
+BLOCK_SIZE = 16
+DECODE_TOKENS = 16
+MAX_TEXT_TOKENS = 4096
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+
+
+def make_runner(bridge: TransformersBridge, scheme: KvSchemeName, num_tokens: int) -> ModelRunner:
+    """A runner with blocks of its own, which lie in one run, full of random tokens."""
+    kv = KvTensors(
+        bridge.geometry,
+        num_blocks=-(-num_tokens // BLOCK_SIZE),
+        block_size=BLOCK_SIZE,
+        scheme=find_scheme(scheme, bridge.dtype),
+        device=torch.device("cpu"),
+    )
+    kv.touch(range(kv.num_blocks))
+    slots = torch.arange(kv.num_blocks * BLOCK_SIZE)
+    for index, layer in enumerate(bridge.geometry):
+        shape = (1, layer.num_kv_heads, len(slots), layer.head_dim)
+        new = KeyValues(*(torch.randn(shape, dtype=bridge.dtype) for _ in range(2)))
+        kv.write(index, slots, new)
+    return ModelRunner(bridge, kv, BlocksAttention(), device=torch.device("cpu"))
+
+
+def decode_rate(runner: ModelRunner, depth: int) -> float:
+    """Tokens per second after `depth` tokens."""
+    table = range(runner.kv.num_blocks)
+    began = time.perf_counter()
+    for number in range(DECODE_TOKENS):
+        runner.run([Chunk([1000 + number], depth + number, table, needs_logits=True)])
+    return DECODE_TOKENS / (time.perf_counter() - began)
+
+
+def measure_decode(
+    bridge: TransformersBridge, *, rounds: int
+) -> dict[int, dict[str, dict[str, float]]]:
+    """Median rates and ratios to fp32 by depth and scheme; schemes take turns."""
+    runners = {name: make_runner(bridge, name, max(DEPTHS) + DECODE_TOKENS) for name in SCHEMES}
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    for depth in DEPTHS:
+        rates: dict[str, list[float]] = {name: [] for name in SCHEMES}
+        for number in range(rounds + 1):  # the first round warms up
+            turn = number % len(SCHEMES)
+            for name in SCHEMES[turn:] + SCHEMES[:turn]:
+                rate = decode_rate(runners[name], depth)
+                if number > 0:
+                    rates[name].append(rate)
+        found[depth] = {
+            name: {
+                "tokens_per_second": round(statistics.median(values), 2),
+                "to_fp32": round(
+                    statistics.median(a / b for a, b in zip(values, rates["fp32"], strict=True)), 3
+                ),
+            }
+            for name, values in rates.items()
+        }
+    return found
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.kv_schemes", description=__doc__
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--model", type=Path, default=find_starter_model())
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--text-tokens", type=int, default=MAX_TEXT_TOKENS, help="0: no perplexity")
+    parser.add_argument("--int4-verdict", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.model is None:
+        parser.error("the starter model is not installed; give one with --model")
+    return arguments
+
+
+def main() -> None:
+    """Measure, print a table and one line of JSON."""
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    loaded = load_model(arguments.model.resolve(), device="cpu", dtype="float32", on_progress=None)
+    use_fast_linear(loaded.module)
+    bridge = TransformersBridge(loaded.module, arguments.model)
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+    token_ids = loaded.tokenizer.encode_text(text)[: arguments.text_tokens]
+    decode = measure_decode(bridge, rounds=arguments.rounds)
+    perplexities = {}
+    if len(token_ids) > 1:
+        perplexities = {
+            name: perplexity(make_runner(bridge, name, len(token_ids)), token_ids)
+            for name in SCHEMES
+        }
+    per_token = {name: make_runner(bridge, name, BLOCK_SIZE).kv.bytes_per_token for name in SCHEMES}
+    print(f"{loaded.name}, {arguments.threads} threads, text of {len(token_ids)} tokens")
+    print(
+        f"{'scheme':<8}{'per token':>12}{'perplexity':>24}"
+        + "".join(f"{f'decode at {depth}':>22}" for depth in DEPTHS)
+    )
+    for name in SCHEMES:
+        line = f"{name:<8}{per_token[name]:>12,}"
+        if perplexities:
+            growth = 100 * (perplexities[name] / perplexities["fp16"] - 1)
+            line += f"{perplexities[name]:>14.4f} {growth:>+7.3f} %"
+        else:
+            line += f"{'-':>24}"
+        for depth in DEPTHS:
+            row = decode[depth][name]
+            line += f"{row['tokens_per_second']:>14.1f} {row['to_fp32']:>6.2f}x"
+        print(line)
+    report = {
+        "benchmark": "kv_schemes",
+        "model": loaded.name,
+        "threads": arguments.threads,
+        "rounds": arguments.rounds,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "bytes_per_token": per_token,
+        "text_tokens": len(token_ids),
+        "perplexity": perplexities,
+        "decode": decode,
+    }
+    if arguments.int4_verdict:
+        sample = loaded.tokenizer.encode_text(sample_text())
+        verdict = assess_int4(bridge, BlocksAttention(), sample, BLOCK_SIZE)
+        print(f"int4: loss {100 * verdict.loss:.2f} %. {verdict.reason or 'Offered.'}")
+        report["int4_loss"] = verdict.loss
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
