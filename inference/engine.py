@@ -12,29 +12,16 @@ samples and turns ids into text. Between two steps anything may be added or abor
 """
 
 import gc
-import itertools
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
-from torch import Tensor
-
 from inference.config import EngineConfig, SamplingParams
 from inference.engine_loading import EngineParts, ProgressCallback, load_parts
-from inference.errors import ComputeError, ContextOverflowError, EngineError
+from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
-from inference.model.runner import Chunk
-from inference.prompt_ids import make_prompt
-from inference.reply import Reply
-from inference.request import ChatMessage, FinishReason, GenerateRequest, RequestId, StepOutput
-from inference.sampling import Sampler
-from inference.scheduler import ScheduledChunk, Sequence
-
-logger = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
+from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
 
 
 class Engine:
@@ -48,11 +35,8 @@ class Engine:
             clock: Seconds, never falling; for the metrics.
         """
         self._loaded: EngineParts | None = parts
-        self._clock = clock
-        self._ids = itertools.count(1)
-        self._replies: dict[RequestId, Reply] = {}
+        self._live: LiveRequests | None = LiveRequests(parts, clock)
         self._held: list[StepOutput] = []
-        self._prompt_tokens = self._reused_tokens = self._completion_tokens = 0
 
     @classmethod
     def load(
@@ -99,31 +83,19 @@ class Engine:
             ContextOverflowError: The prompt leaves no room for a reply.
             ChatTemplateError: The model has no template, or it cannot take these messages.
         """
-        parts = self._parts
-        prompt = make_prompt(
-            request,
-            tokenizer=parts.tokenizer,
-            template=parts.template,
-            vocab_size=parts.vocab_size,
-        )
-        token_ids = list(prompt.token_ids)
-        context_tokens = parts.info.context_tokens
-        if len(token_ids) >= context_tokens:
-            raise ContextOverflowError(len(token_ids), context_tokens)
-        sequence = Sequence(
-            RequestId(next(self._ids)), request.conversation_id, token_ids, arrival=self._clock()
-        )
-        room = context_tokens - len(token_ids)
-        reply = Reply(
-            sequence,
-            parts.tokenizer,
-            Sampler(request.params, token_ids, parts.vocab_size, parts.device),
-            stop=request.params.stop,
-            max_tokens=min(request.params.max_tokens or room, room),
-        )
-        parts.scheduler.add(sequence)
-        self._replies[sequence.request_id] = reply
-        return sequence.request_id
+        return self._requests.begin(request)
+
+    def measure(self, messages: SequenceOf[ChatMessage], plain_text: bool = False) -> PromptSize:
+        """Tell how long the prompt of these messages would be. Nothing is computed or kept.
+
+        Raises:
+            InvalidRequestError, ChatTemplateError: As `add_request`; a prompt that is too long is
+                none here.
+        """
+        request = GenerateRequest("", messages=tuple(messages), plain_text=plain_text)
+        prompt = self._requests.prompt_of(request)
+        context_tokens = self._parts.info.context_tokens
+        return PromptSize(len(prompt.token_ids), context_tokens, prompt.message_starts)
 
     def step(self) -> list[StepOutput]:
         """Compute one step and tell what came of it.
@@ -133,7 +105,7 @@ class Engine:
             that were aborted since the step before. Empty if there is nothing to do.
         """
         outputs, self._held = self._held, []
-        return outputs + self._advance()
+        return outputs + self._requests.advance()
 
     def abort(self, request_id: RequestId) -> None:
         """End a request at once and free its blocks; what it computed stays cached.
@@ -141,8 +113,8 @@ class Engine:
         Its last output, with the finish reason "aborted", comes from the next `step`. A request that
         is finished or unknown is left alone.
         """
-        if request_id in self._replies:
-            self._held.append(self._finish(request_id, "aborted"))
+        if request_id in self._requests:
+            self._held.append(self._requests.end(request_id, "aborted"))
 
     def generate(
         self,
@@ -152,6 +124,8 @@ class Engine:
         prompt_token_ids: SequenceOf[int] | None = None,
         params: SamplingParams | None = None,
         plain_text: bool = False,
+        keep_on_disk: bool = True,
+        has_left_out: bool = False,
     ) -> Iterator[StepOutput]:
         """Answer one request and yield its outputs; the last one has a finish reason.
 
@@ -165,6 +139,8 @@ class Engine:
             prompt_token_ids=None if prompt_token_ids is None else tuple(prompt_token_ids),
             params=params or SamplingParams(),
             plain_text=plain_text,
+            keep_on_disk=keep_on_disk,
+            has_left_out=has_left_out,
         )
         request_id = self.add_request(request)
         try:
@@ -174,12 +150,48 @@ class Engine:
                     if output.finish_reason is not None:
                         return
         finally:
-            if request_id in self._replies:
-                self._finish(request_id, "aborted")
+            if request_id in self._requests:
+                self._requests.end(request_id, "aborted")
+
+    def tend(self) -> bool:
+        """Look after what goes on in the background; for times when there is no work.
+
+        Returns:
+            Whether something still goes on, so that it is worth calling again soon.
+        """
+        return self._parts.memory.tend()
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Wait until what ended turns computed is on disk, or for so long; whether it is."""
+        return self._parts.memory.flush(timeout_s)
+
+    def forget(self, conversation_id: str) -> int:
+        """Remove from all tiers what only this chat used, also what other models kept of it on disk.
+
+        What a request of the chat that runs still needs stays until it ends.
+
+        Returns:
+            Bytes freed.
+        """
+        return self._parts.memory.forget(conversation_id)
+
+    def clear_cache(self) -> int:
+        """Remove all that is cached, of all chats and on all tiers; running requests go on.
+
+        Returns:
+            Bytes freed.
+        """
+        return self._parts.memory.clear()
+
+    def set_cache_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        """Change the budgets of RAM and disk, in bytes; 0 is off, None chooses."""
+        self._parts.memory.set_budgets(ram_bytes, disk_bytes)
 
     def stats(self) -> EngineStats:
         """Count everything, as it is now."""
-        parts = self._parts
+        parts, totals = self._parts, self._requests.totals
+        device, ram, disk = parts.memory.tiers()
+        written_bytes, misses, problem = parts.memory.disk_state()
         return EngineStats(
             blocks=parts.kv.counts(),
             block_size=parts.kv.block_size,
@@ -188,11 +200,20 @@ class Engine:
             kv_bytes=parts.runner.kv.touched_bytes,
             num_running=len(parts.scheduler.running),
             num_waiting=len(parts.scheduler.waiting),
-            prompt_tokens=self._prompt_tokens,
-            reused_tokens=self._reused_tokens,
-            completion_tokens=self._completion_tokens,
+            prompt_tokens=totals.prompt_tokens,
+            reused_tokens=totals.reused_tokens,
+            completion_tokens=totals.completion_tokens,
             preemptions=parts.scheduler.preemptions,
             evictions=parts.kv.evictions,
+            num_loading=len(parts.scheduler.loading),
+            device=device,
+            ram=ram,
+            disk=disk,
+            reused_ram_tokens=totals.reused_ram_tokens,
+            reused_disk_tokens=totals.reused_disk_tokens,
+            disk_written_bytes=written_bytes,
+            disk_misses=misses,
+            disk_problem=problem,
         )
 
     def check_integrity(self) -> None:
@@ -203,17 +224,22 @@ class Engine:
         """
         scheduler = self._parts.scheduler
         scheduler.check_integrity()
-        known = {sequence.request_id for sequence in scheduler.running + scheduler.waiting}
-        if known != set(self._replies):
-            raise RuntimeError(f"Replies {set(self._replies)} and sequences {known} differ.")
+        everywhere = scheduler.running + scheduler.loading + scheduler.waiting
+        known = {sequence.request_id for sequence in everywhere}
+        if known != self._requests.ids:
+            raise RuntimeError(f"Requests {self._requests.ids} and sequences {known} differ.")
         used = self._parts.kv.counts().used
-        if not scheduler.has_work and used:
+        if used and not scheduler.has_work and not self._parts.memory.tend():
             raise RuntimeError(f"{used} blocks are in use and no request runs.")
 
     def close(self) -> None:
-        """Drop the requests and give all memory back. May be called again; nothing else may."""
-        self._loaded = None
-        self._replies.clear()
+        """Give all memory back; what ended turns computed is on disk. Nothing may be called after.
+
+        Requests that still run are dropped. May be called again.
+        """
+        if self._loaded is not None:
+            self._loaded.memory.close()
+        self._loaded = self._live = None
         self._held.clear()
         gc.collect()  # a model's modules refer to each other: without this the weights would stay
 
@@ -222,78 +248,15 @@ class Engine:
         assert self._loaded is not None, "the engine is closed"
         return self._loaded
 
-    def _advance(self) -> list[StepOutput]:
-        parts = self._parts
-        began = self._clock()
-        chunks = parts.scheduler.schedule()
-        if not chunks:
-            return []
-        for chunk in chunks:
-            self._replies[chunk.sequence.request_id].begin(began)
-        try:
-            logits = parts.runner.run([_runner_chunk(chunk) for chunk in chunks])
-        except (RuntimeError, MemoryError) as error:
-            return self._fail(chunks, error)
-        parts.scheduler.commit(chunks)
-        rows = iter(logits[:, : parts.vocab_size])
-        return [
-            self._sample(chunk, next(rows), began)
-            if chunk.needs_logits
-            else self._prefilled(chunk, began)
-            for chunk in chunks
-        ]
-
-    def _prefilled(self, chunk: ScheduledChunk, began: float) -> StepOutput:
-        return self._replies[chunk.sequence.request_id].prefilled(began, self._clock())
-
-    def _sample(self, chunk: ScheduledChunk, logits: Tensor, began: float) -> StepOutput:
-        request_id = chunk.sequence.request_id
-        reply = self._replies[request_id]
-        try:
-            output = reply.sample(logits, began, self._clock)
-        except ComputeError as error:
-            return self._finish(request_id, "error", error=error)
-        self._completion_tokens += 1
-        if output.finish_reason is not None:
-            self._forget(request_id)
-        return output
-
-    def _fail(self, chunks: list[ScheduledChunk], error: Exception) -> list[StepOutput]:
-        """End the requests of a step that went wrong; their values are not published."""
-        logger.error("a step of %d chunks failed", len(chunks), exc_info=error)
-        outputs = []
-        for chunk in chunks:
-            failure = ComputeError(
-                f"The model could not go on: {str(error) or type(error).__name__}.",
-                hint="Try again, or load the model again.",
-            )
-            failure.__cause__ = error
-            outputs.append(self._finish(chunk.sequence.request_id, "error", error=failure))
-        return outputs
-
-    def _finish(
-        self, request_id: RequestId, reason: FinishReason, *, error: EngineError | None = None
-    ) -> StepOutput:
-        output = self._replies[request_id].end(reason, self._clock(), error=error)
-        self._forget(request_id)
-        return output
-
-    def _forget(self, request_id: RequestId) -> None:
-        sequence = self._replies.pop(request_id).sequence
-        self._parts.scheduler.remove(request_id)
-        self._prompt_tokens += sequence.num_prompt_tokens
-        self._reused_tokens += sequence.num_reused
+    @property
+    def _requests(self) -> LiveRequests:
+        assert self._live is not None, "the engine is closed"
+        return self._live
 
     def _outputs_of(self, request_id: RequestId) -> list[StepOutput]:
         """Compute a step if no output of this request is there; outputs of others wait."""
         if all(output.request_id != request_id for output in self._held):
-            self._held += self._advance()
+            self._held += self._requests.advance()
         mine = [output for output in self._held if output.request_id == request_id]
         self._held = [output for output in self._held if output.request_id != request_id]
         return mine
-
-
-def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
-    sequence, end = chunk.sequence, chunk.start + chunk.num_tokens
-    token_ids = sequence.token_ids[chunk.start : end]
-    return Chunk(token_ids, chunk.start, sequence.block_table, chunk.needs_logits)

@@ -18,16 +18,15 @@ import torch
 from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
+from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
-from inference.errors import NotEnoughMemoryError
 from inference.kv_cache.manager import KvCacheManager
-from inference.kv_cache.schemes import bytes_per_token, find_scheme
 from inference.kv_cache.tensors import KvTensors
+from inference.kv_loading import make_kv
 from inference.metrics import ModelInfo
 from inference.model.bridge import TransformersBridge
 from inference.model.linear import use_fast_linear
 from inference.model.loader import LoadedModel, load_model
-from inference.model.memory import free_bytes
 from inference.model.runner import ModelRunner
 from inference.model.verification import verify_unless_tested
 from inference.request import LoadProgress
@@ -39,11 +38,6 @@ logger = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[LoadProgress], None]
 
-# A chat of 390 tokens fills 98 % of its slots at 16 per block, one of 780 at 32, of 1,570 at 64.
-# Decode at depth 1,024 takes 59 ms with any of them while blocks lie in one run, and 78, 70 and 66 ms
-# if every block lies apart (SmolLM2-135M, float32, one thread).
-_DEFAULT_BLOCK_SIZE = 32
-_SHARE_FOR_KV = 0.25
 _SHARE_OF_LOADING = 0.95
 
 
@@ -54,6 +48,7 @@ class EngineParts:
     Attributes:
         runner: The model and its KV memory.
         kv: The bookkeeping of the blocks.
+        memory: What outlives a reply.
         scheduler: Who is computed next.
         tokenizer: The model's.
         template: The model's; None if it is not made for chats.
@@ -64,6 +59,7 @@ class EngineParts:
 
     runner: ModelRunner
     kv: KvCacheManager
+    memory: ChatMemory
     scheduler: Scheduler
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -88,6 +84,7 @@ def load_parts(
         load: Reads the weights; tests give models of their own.
 
     Raises:
+        InvalidRequestError: int4 keys and values are wanted and would make this model worse.
         ModelFileError: The file or folder is at fault, or of a kind that cannot be run.
         NotEnoughMemoryError: Weights or the smallest KV memory do not fit.
     """
@@ -98,37 +95,41 @@ def load_parts(
     layers = use_fast_linear(loaded.module)
     bridge = TransformersBridge(loaded.module, path)
     attention, reason = _choose_attention(config, device)
-    kv_tensors = _reserve_kv(bridge, loaded, config, device)
+    report = _scaled(on_progress)
+    kv = make_kv(bridge, loaded, attention, config, device, report)
     runner = ModelRunner(
         bridge,
-        kv_tensors,
+        kv.tensors,
         attention,
         device=torch.device(device),
         has_fast_rows=bool(layers),
     )
     verify_unless_tested(loaded.architecture, bridge, runner, path)
-    scheduler, kv = _make_scheduler(kv_tensors, config, _namespace(loaded, bridge, kv_tensors))
-    context_tokens = _context_tokens(loaded, bridge, config, kv_tensors)
+    scheduler = Scheduler(kv.manager, token_budget=config.prefill_chunk_tokens, mover=kv.transfers)
+    context_tokens = _context_tokens(loaded, bridge, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
         backend=reason,
         device=device,
         load_ms=(time.perf_counter() - began) * 1000,
+        kv_scheme=kv.tensors.scheme.name,
+        kv_schemes=kv.schemes,
     )
     logger.info("model ready after %.0f ms: %s, %s", info.load_ms, info.architecture, reason)
     if on_progress is not None:
         on_progress(LoadProgress("Ready", 1.0))
     vocab_size = min(bridge.vocab_size, loaded.tokenizer.vocab_size)
     return EngineParts(
-        runner, kv, scheduler, loaded.tokenizer, loaded.chat_template, vocab_size, device, info
+        runner=runner,
+        kv=kv.manager,
+        memory=kv.memory,
+        scheduler=scheduler,
+        tokenizer=loaded.tokenizer,
+        template=loaded.chat_template,
+        vocab_size=vocab_size,
+        device=device,
+        info=info,
     )
-
-
-def _make_scheduler(
-    tensors: KvTensors, config: EngineConfig, namespace: bytes
-) -> tuple[Scheduler, KvCacheManager]:
-    kv = KvCacheManager(tensors.num_blocks, tensors.block_size, namespace=namespace)
-    return Scheduler(kv, token_budget=config.prefill_chunk_tokens), kv
 
 
 def _describe(loaded: LoadedModel, path: Path, *, context_tokens: int) -> ModelInfo:
@@ -178,36 +179,6 @@ def _choose_attention(config: EngineConfig, device: str) -> tuple[AttentionBacke
     return BlocksAttention(), f"blocks ({where}, without a kernel of its own)"
 
 
-def _reserve_kv(
-    bridge: TransformersBridge, loaded: LoadedModel, config: EngineConfig, device: str
-) -> KvTensors:
-    """Reserve blocks for one whole context, or for what the budget allows of it.
-
-    Raises:
-        NotEnoughMemoryError: Not even two tokens fit.
-    """
-    scheme = find_scheme(config.kv_scheme, bridge.dtype)
-    block_size = config.block_size or _DEFAULT_BLOCK_SIZE
-    block_bytes = block_size * bytes_per_token(bridge.geometry, scheme)
-    free = free_bytes(device)
-    budget = config.kv_cache_bytes
-    if budget is None:
-        wanted = config.context_tokens or loaded.model_context_tokens
-        if bridge.stable_context_tokens is not None:
-            wanted = min(wanted, bridge.stable_context_tokens)
-        budget = min(-(-wanted // block_size) * block_bytes, int(_SHARE_FOR_KV * free))
-    num_blocks = budget // block_bytes
-    if num_blocks * block_size < 2 or num_blocks * block_bytes > free:
-        raise NotEnoughMemoryError(max(budget, block_bytes), free)
-    return KvTensors(
-        bridge.geometry,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        scheme=scheme,
-        device=torch.device(device),
-    )
-
-
 def _context_tokens(
     loaded: LoadedModel, bridge: TransformersBridge, config: EngineConfig, kv: KvTensors
 ) -> int:
@@ -222,16 +193,6 @@ def _context_tokens(
     if context_tokens < wanted:
         logger.warning("context cut from %d to %d tokens", wanted, context_tokens)
     return context_tokens
-
-
-def _namespace(loaded: LoadedModel, bridge: TransformersBridge, kv: KvTensors) -> bytes:
-    """Names all that the values in a block depend on, besides the text."""
-    digest = hashlib.blake2b(digest_size=32)
-    shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
-    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), bridge.config_text):
-        digest.update(f"{len(part)}:{part}".encode())
-    digest.update(loaded.fingerprint)
-    return digest.digest()
 
 
 def _scaled(on_progress: ProgressCallback | None) -> ProgressCallback | None:

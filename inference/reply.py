@@ -12,10 +12,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from inference.errors import EngineError
-from inference.metrics import RequestMetrics
-from inference.request import FinishReason, StepOutput
+from inference.metrics import RequestMetrics, ReuseStop
+from inference.request import FinishReason, PromptPart, StepOutput
 from inference.sampling import Sampler
-from inference.scheduler import Sequence
+from inference.sequence import Sequence
 from inference.text.detokenizer import StreamDetokenizer
 from inference.text.emoji import EmojiFilter
 from inference.text.stop_strings import StopStringFilter
@@ -27,6 +27,8 @@ class Reply:
 
     Attributes:
         sequence: Its tokens, shared with the scheduler.
+        reuse_stop: Why not more of the chat was reused, and from which message on; see
+            `RequestMetrics`.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Reply:
         *,
         stop: tuple[str, ...],
         max_tokens: int,
+        prompt_parts: tuple[tuple[int, PromptPart], ...] = (),
     ) -> None:
         """Prepare for the first token.
 
@@ -46,14 +49,17 @@ class Reply:
             sampler: Fresh, for this reply alone.
             stop: The reply ends before the first of these.
             max_tokens: Most tokens of the reply, at least 1.
+            prompt_parts: Told with the first output.
         """
         self.sequence = sequence
+        self.reuse_stop: tuple[ReuseStop | None, int | None] = (None, None)
         self._tokenizer = tokenizer
         self._sampler = sampler
         self._detokenizer = StreamDetokenizer(tokenizer)
         self._emoji = EmojiFilter()
         self._stop_strings = StopStringFilter(stop)
         self._max_tokens = max_tokens
+        self._prompt_parts = prompt_parts
         self._shown: list[str] = []
         self._num_sampled = 0
         self._prefill_s = 0.0
@@ -61,10 +67,16 @@ class Reply:
         self._first_token: float | None = None
         self._last_token: float | None = None
 
-    def begin(self, now: float) -> None:
-        """Note that a step which runs it begins; the first one ends its time in the queue."""
-        if self._began is None:
+    def begin(self, now: float) -> bool:
+        """Note that a step which runs it begins; the first one ends its time in the queue.
+
+        Returns:
+            Whether it is the first.
+        """
+        is_first = self._began is None
+        if is_first:
             self._began = now
+        return is_first
 
     def prefilled(self, began: float, now: float) -> StepOutput:
         """What to say after a step that computed a part of the prompt."""
@@ -109,11 +121,16 @@ class Reply:
             reused_tokens=self.sequence.num_reused,
             completion_tokens=self._num_sampled,
             seed=self._sampler.seed,
+            reuse_stop=self.reuse_stop[0],
             queue_ms=((now if self._began is None else self._began) - arrival) * 1000,
             prefill_ms=self._prefill_s * 1000,
             ttft_ms=None if first is None else (first - arrival) * 1000,
             decode_ms=decode_s * 1000,
             e2e_ms=(now - arrival) * 1000,
+            reused_ram_tokens=self.sequence.num_reused_ram,
+            reused_disk_tokens=self.sequence.num_reused_disk,
+            reuse_stop_message=self.reuse_stop[1],
+            restore_ms=self.sequence.restore_s * 1000,
         )
 
     def _read(self, token_id: int) -> tuple[str, FinishReason | None]:
@@ -151,7 +168,9 @@ class Reply:
             prefilled_tokens=min(self.sequence.num_computed, self.sequence.num_prompt_tokens),
             metrics=self.metrics(now),
             error=error,
+            prompt_parts=self._prompt_parts,
         )
+        self._prompt_parts = ()
         if reason is None:
             return output
         return replace(output, reply_token_ids=self._ids_of_shown())

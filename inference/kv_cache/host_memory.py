@@ -85,7 +85,9 @@ class HostArena:
 
     def close(self) -> None:
         """Give everything back, even if somebody still holds a slot; may be called again."""
-        self.discard(range(self.num_slots))
+        if self._region is not None:
+            self._region.discard(0, self._stride * self.num_slots)
+        self._touched = bytearray(self.num_slots)
         self._region = None
 
 

@@ -8,8 +8,9 @@ from tokenizers import models, pre_tokenizers
 from transformers import PreTrainedModel
 
 from inference.config import EngineConfig
-from inference.engine import Clock, Engine
+from inference.engine import Engine
 from inference.engine_loading import EngineParts, load_parts
+from inference.live_requests import Clock
 from inference.model.loader import LoadedModel
 from inference.request import RequestId, StepOutput
 from inference.text.chat_template import ChatTemplate

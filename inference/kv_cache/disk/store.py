@@ -55,6 +55,9 @@ class DiskStore:
     """Keeps the rows of one model's blocks in files; the budget is for the files of all models.
 
     Rows go through here as bytes: n rows have n * `bytes_per_token`, in a layout of the caller's.
+
+    Attributes:
+        root: Folder of the tier, for all models.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class DiskStore:
             hash_block: Names a block; for tests.
             clock: Seconds since 1970; for tests.
         """
+        self.root = root
         self._root = os.fspath(root)
         self._folder_name = names.namespace_folder(namespace)
         self._folder = os.path.join(self._root, self._folder_name)

@@ -1,0 +1,54 @@
+"""How much memory the tiers of the KV memory may take when nobody says. Any thread.
+
+On a machine without a graphics card the device is RAM too; so there the two share what they may take.
+"""
+
+import shutil
+from pathlib import Path
+
+from inference.model.memory import free_bytes
+
+_DEVICE_SHARE = 0.25  # of what is free once the weights are loaded: the most
+_COMFORT_SHARE = 0.125  # of it, for several chats, even if one context needs less
+_COMFORT_CONTEXTS = 8
+_RAM_SHARE_BESIDE_CPU = 0.125
+_RAM_SHARE_BESIDE_GPU = 0.25
+_DISK_SHARE = 0.05  # of the whole disk
+_FREE_DISK_SHARE = 0.5  # of what is free there: more fills up to a third of what was free at first
+_GIB = 2**30
+_MAX_COMFORT = 2 * _GIB
+_MAX_RAM_BESIDE_CPU = 2 * _GIB
+_MAX_RAM_BESIDE_GPU = 8 * _GIB
+_MAX_DISK = 10 * _GIB
+
+
+def default_device_bytes(device: str, context_bytes: int) -> int:
+    """Room for one whole context and for several chats, but only a part of what is free.
+
+    Args:
+        device: Where the blocks lie.
+        context_bytes: What one context of the full length takes.
+    """
+    free = free_bytes(device)
+    comfort = min(_COMFORT_SHARE * free, _COMFORT_CONTEXTS * context_bytes, _MAX_COMFORT)
+    wanted = max(context_bytes, int(comfort))
+    return min(wanted, int(_DEVICE_SHARE * free))
+
+
+def default_ram_bytes(device: str) -> int:
+    """For blocks put aside, beside blocks on `device`."""
+    free = free_bytes("cpu")
+    if device == "cpu":
+        return int(min(_RAM_SHARE_BESIDE_CPU * free, _MAX_RAM_BESIDE_CPU))
+    return int(min(_RAM_SHARE_BESIDE_GPU * free, _MAX_RAM_BESIDE_GPU))
+
+
+def default_disk_bytes(folder: Path) -> int:
+    """For blocks on the disk that holds `folder`, which need not exist; 0 if it cannot be told."""
+    for place in (folder, *folder.parents):
+        try:
+            disk = shutil.disk_usage(place)
+        except OSError:
+            continue  # not made yet: ask the folder that will hold it
+        return int(min(_DISK_SHARE * disk.total, _FREE_DISK_SHARE * disk.free, _MAX_DISK))
+    return 0

@@ -1,0 +1,233 @@
+"""Puts the KV memory of one model together: its scheme, tensors, tiers and bookkeeping.
+
+Engine thread only. How much each tier may take is in `kv_budgets`.
+"""
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from inference.attention.base import AttentionBackend
+from inference.chat_memory import ChatMemory
+from inference.config import EngineConfig, KvSchemeName
+from inference.errors import InvalidRequestError, NotEnoughMemoryError
+from inference.kv_budgets import default_device_bytes, default_disk_bytes, default_ram_bytes
+from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.host_memory import HostArena
+from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.ram_tier import RamTier
+from inference.kv_cache.schemes import KvScheme, bytes_per_token, find_scheme
+from inference.kv_cache.tensors import KvTensors
+from inference.metrics import KvSchemeInfo
+from inference.model.bridge import TransformersBridge
+from inference.model.kv_quality import (
+    KvVerdict,
+    assess_int4,
+    load_verdict,
+    sample_text,
+    save_verdict,
+)
+from inference.model.loader import LoadedModel
+from inference.model.memory import free_bytes
+from inference.request import LoadProgress
+from inference.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+
+# On average half of a chat's last block is empty: of a chat of 400 tokens 98 % is used at 16 per block,
+# at 32 only from 780 tokens on. Decode takes the same time with either while blocks lie in one run.
+DEFAULT_BLOCK_SIZE = 16
+_MAX_RAM_SHARE = (
+    0.5  # of the machine's memory: as far as the RAM budget can be raised while it runs
+)
+_MAX_RAM_SLOTS = 2**15  # the bookkeeping of more would cost what it brings; 12 GB of a small model
+_QUALITY_TOKENS = 1_500
+
+
+@dataclass(slots=True)
+class KvParts:
+    """The KV memory of one model.
+
+    Attributes:
+        tensors: Where keys and values lie on the device.
+        manager: The bookkeeping of the blocks.
+        memory: What outlives a reply.
+        transfers: Moves rows between the tiers.
+        schemes: All ways to store keys and values, for people.
+    """
+
+    tensors: KvTensors
+    manager: KvCacheManager
+    memory: ChatMemory
+    transfers: Transfers
+    schemes: tuple[KvSchemeInfo, ...]
+
+
+def make_kv(
+    bridge: TransformersBridge,
+    loaded: LoadedModel,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    device: str,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+) -> KvParts:
+    """Reserve the memory and open the tiers.
+
+    Args:
+        bridge: The model.
+        loaded: What is known of it.
+        attention: The backend in use.
+        config: What the caller wants.
+        device: Where the model is.
+        on_progress: Told of what takes long; fractions are not moved on.
+
+    Raises:
+        InvalidRequestError: int4 is wanted and would make this model worse.
+        NotEnoughMemoryError: Not even two tokens fit.
+    """
+    verdict = _verdict_on_int4(bridge, loaded, attention, config, on_progress)
+    scheme = find_scheme(config.kv_scheme, bridge.dtype)
+    tensors = _reserve(bridge, loaded, scheme, config, device)
+    namespace = _namespace(loaded, bridge, tensors)
+    disk = _open_disk(config, tensors, namespace)
+    ram_bytes = config.ram_cache_bytes
+    if ram_bytes is None:
+        ram_bytes = default_ram_bytes(device)
+    arena = _make_arena(tensors.block_bytes, ram_bytes)
+    ram = RamTier(arena.num_slots)
+    ram.set_limit(ram_bytes // tensors.block_bytes)
+    transfers = Transfers(tensors, arena, disk)
+    manager = KvCacheManager(
+        tensors.num_blocks,
+        tensors.block_size,
+        namespace=namespace,
+        mover=transfers,
+        ram=ram,
+        disk=disk,
+    )
+    memory = ChatMemory(manager, tensors, ram, arena, transfers, device=device)
+    return KvParts(tensors, manager, memory, transfers, _describe_schemes(bridge, verdict))
+
+
+def _verdict_on_int4(
+    bridge: TransformersBridge,
+    loaded: LoadedModel,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    on_progress: Callable[[LoadProgress], None] | None,
+) -> KvVerdict | None:
+    """Whether int4 suits the model; found out only when it is wanted, and then remembered.
+
+    Raises:
+        InvalidRequestError: It is wanted and does not.
+    """
+    fingerprint = hashlib.blake2b(loaded.fingerprint, digest_size=16).hexdigest()
+    folder = None if config.cache_dir is None else Path(config.cache_dir)
+    verdict = None if folder is None else load_verdict(folder, fingerprint)
+    if config.kv_scheme != "int4":
+        return verdict
+    if verdict is None:
+        if on_progress is not None:
+            on_progress(LoadProgress("Trying how well int4 suits this model", 1.0))
+        token_ids = loaded.tokenizer.encode_text(sample_text(), after="start")
+        bos = [] if loaded.tokenizer.bos_id is None else [loaded.tokenizer.bos_id]
+        limit = min(_QUALITY_TOKENS, loaded.model_context_tokens)
+        sample = [*bos, *token_ids][:limit]
+        verdict = assess_int4(bridge, attention, sample, config.block_size or DEFAULT_BLOCK_SIZE)
+        if folder is not None:
+            save_verdict(folder, fingerprint, verdict)
+    if not verdict.is_offered:
+        raise InvalidRequestError("kv_scheme", verdict.reason, hint="Choose int8 or fp16.")
+    return verdict
+
+
+def _describe_schemes(
+    bridge: TransformersBridge, verdict: KvVerdict | None
+) -> tuple[KvSchemeInfo, ...]:
+    names: list[KvSchemeName] = [find_scheme("auto", bridge.dtype).name, "int8", "int4"]
+    described = []
+    for name in names:
+        scheme = find_scheme(name, bridge.dtype)
+        is_refused = name == "int4" and verdict is not None and not verdict.is_offered
+        reason = verdict.reason if is_refused and verdict is not None else ""
+        size = bytes_per_token(bridge.geometry, scheme)
+        described.append(KvSchemeInfo(name, size, is_offered=not is_refused, reason=reason))
+    return tuple(described)
+
+
+def _reserve(
+    bridge: TransformersBridge,
+    loaded: LoadedModel,
+    scheme: KvScheme,
+    config: EngineConfig,
+    device: str,
+) -> KvTensors:
+    """Reserve blocks for one whole context and more, or for what the budget allows of it.
+
+    Raises:
+        NotEnoughMemoryError: Not even two tokens fit.
+    """
+    block_size = config.block_size or DEFAULT_BLOCK_SIZE
+    block_bytes = block_size * bytes_per_token(bridge.geometry, scheme)
+    budget = config.kv_cache_bytes
+    if budget is None:
+        wanted = config.context_tokens or loaded.model_context_tokens
+        if bridge.stable_context_tokens is not None:
+            wanted = min(wanted, bridge.stable_context_tokens)
+        budget = default_device_bytes(device, -(-wanted // block_size) * block_bytes)
+    num_blocks = budget // block_bytes
+    free = free_bytes(device)
+    if num_blocks * block_size < 2 or num_blocks * block_bytes > free:
+        raise NotEnoughMemoryError(max(budget, block_bytes), free)
+    return KvTensors(
+        bridge.geometry,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        scheme=scheme,
+        device=torch.device(device),
+    )
+
+
+def _make_arena(slot_bytes: int, ram_bytes: int) -> HostArena:
+    """Slots for the RAM budget, and for a larger one later where reserving costs nothing."""
+    wanted = ram_bytes
+    if sys.platform != "win32":
+        wanted = max(wanted, int(_MAX_RAM_SHARE * psutil.virtual_memory().total))
+    for size in (wanted, ram_bytes):
+        try:
+            return HostArena(slot_bytes, min(size // slot_bytes, _MAX_RAM_SLOTS))
+        except (OSError, MemoryError) as error:
+            logger.warning("no %d MB of RAM for blocks put aside: %s", size // 2**20, error)
+    return HostArena(slot_bytes, 0)
+
+
+def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskStore | None:
+    if config.cache_dir is None:
+        return None
+    root = Path(config.cache_dir)
+    budget = config.disk_cache_bytes
+    disk = DiskStore(
+        root,
+        namespace=namespace,
+        block_size=kv.block_size,
+        bytes_per_token=kv.bytes_per_token,
+        budget_bytes=default_disk_bytes(root) if budget is None else budget,
+    )
+    disk.open()
+    return disk
+
+
+def _namespace(loaded: LoadedModel, bridge: TransformersBridge, kv: KvTensors) -> bytes:
+    """Names all that the values in a block depend on, besides the text."""
+    digest = hashlib.blake2b(digest_size=32)
+    shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
+    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), bridge.config_text):
+        digest.update(f"{len(part)}:{part}".encode())
+    digest.update(loaded.fingerprint)
+    return digest.digest()

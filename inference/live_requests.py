@@ -1,0 +1,222 @@
+"""The requests that an engine answers now, from their prompt to their last output. Engine thread only.
+
+begin    prompt ids, a sequence for the scheduler, a reply that samples
+advance  one step: the scheduler chooses chunks, the runner computes them in one pass, each reply
+         samples and turns ids into text
+end      the last output; what was computed is handed to the chat's memory
+"""
+
+import itertools
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from inference.engine_loading import EngineParts
+from inference.errors import ComputeError, ContextOverflowError, EngineError
+from inference.model.runner import Chunk
+from inference.prompt_ids import make_prompt
+from inference.reply import Reply
+from inference.request import FinishReason, GenerateRequest, RequestId, StepOutput
+from inference.reuse_reason import why_reuse_stopped
+from inference.sampling import Sampler
+from inference.sequence import ScheduledChunk, Sequence
+from inference.text.prompt import Prompt
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+LOAD_WAIT_S = 0.02
+"""How long a step waits if all that there is to do is to wait for blocks: *stop* takes no longer."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all ended requests together have used."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reused_tokens: int = 0
+    reused_ram_tokens: int = 0
+    reused_disk_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """One request.
+
+    Attributes:
+        trail: Ids of the chat's sequence before; None if unknown.
+    """
+
+    request: GenerateRequest
+    prompt: Prompt
+    reply: Reply
+    trail: SequenceOf[int] | None
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.reply.sequence
+
+
+class LiveRequests:
+    """All requests of one engine.
+
+    Attributes:
+        totals: Of the requests that ended; completion tokens of all.
+    """
+
+    def __init__(self, parts: EngineParts, clock: Clock) -> None:
+        self.totals = Totals()
+        self._parts = parts
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._live: dict[RequestId, _Live] = {}
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._live
+
+    @property
+    def ids(self) -> set[RequestId]:
+        """All that have not ended."""
+        return set(self._live)
+
+    def begin(self, request: GenerateRequest) -> RequestId:
+        """Queue a request; see `Engine.add_request` for the errors."""
+        parts = self._parts
+        prompt = self.prompt_of(request)
+        token_ids = list(prompt.token_ids)
+        context_tokens = parts.info.context_tokens
+        if len(token_ids) >= context_tokens:
+            raise ContextOverflowError(len(token_ids), context_tokens)
+        sequence = Sequence(
+            RequestId(next(self._ids)), request.conversation_id, token_ids, arrival=self._clock()
+        )
+        room = context_tokens - len(token_ids)
+        reply = Reply(
+            sequence,
+            parts.tokenizer,
+            Sampler(request.params, token_ids, parts.vocab_size, parts.device),
+            stop=request.params.stop,
+            max_tokens=min(request.params.max_tokens or room, room),
+            prompt_parts=prompt.new_parts,
+        )
+        parts.scheduler.add(sequence)
+        trail = parts.memory.trail_of(request.conversation_id)
+        self._live[sequence.request_id] = _Live(request, prompt, reply, trail)
+        return sequence.request_id
+
+    def prompt_of(self, request: GenerateRequest) -> Prompt:
+        """The ids of a request; see `make_prompt` for the errors."""
+        parts = self._parts
+        return make_prompt(
+            request,
+            tokenizer=parts.tokenizer,
+            template=parts.template,
+            vocab_size=parts.vocab_size,
+        )
+
+    def advance(self) -> list[StepOutput]:
+        """Compute one step; empty if nothing could be computed."""
+        parts = self._parts
+        parts.memory.tend()
+        began = self._clock()
+        chunks = parts.scheduler.schedule()
+        if not chunks:
+            if parts.scheduler.is_only_loading:
+                parts.memory.wait_for_transfer(LOAD_WAIT_S)
+            return []
+        for chunk in chunks:
+            self._note_begin(self._live[chunk.sequence.request_id], began)
+        try:
+            logits = parts.runner.run([_runner_chunk(chunk) for chunk in chunks])
+        except (RuntimeError, MemoryError) as error:
+            return self._fail(chunks, error)
+        parts.scheduler.commit(chunks)
+        rows = iter(logits[:, : parts.vocab_size])
+        return [
+            self._sample(chunk, next(rows), began)
+            if chunk.needs_logits
+            else self._live[chunk.sequence.request_id].reply.prefilled(began, self._clock())
+            for chunk in chunks
+        ]
+
+    def end(
+        self,
+        request_id: RequestId,
+        reason: FinishReason,
+        *,
+        error: EngineError | None = None,
+        keep: bool = True,
+    ) -> StepOutput:
+        """End a request and give its last output.
+
+        Args:
+            request_id: One of `ids`.
+            reason: Why it ends.
+            error: With the reason "error".
+            keep: Whether what it computed is sound.
+        """
+        output = self._live[request_id].reply.end(reason, self._clock(), error=error)
+        self._drop(request_id, keep=keep)
+        return output
+
+    def _note_begin(self, live: _Live, began: float) -> None:
+        if not live.reply.begin(began):
+            return
+        sequence = live.sequence
+        live.reply.reuse_stop = why_reuse_stopped(
+            prompt=live.prompt,
+            messages=live.request.messages,
+            num_reused=sequence.num_reused,
+            trail=live.trail,
+            chain_end=sequence.chain_end or "nothing_cached",
+            was_damaged=sequence.num_lost > 0,
+            has_left_out=live.request.has_left_out,
+        )
+
+    def _sample(self, chunk: ScheduledChunk, logits: Tensor, began: float) -> StepOutput:
+        request_id = chunk.sequence.request_id
+        try:
+            output = self._live[request_id].reply.sample(logits, began, self._clock)
+        except ComputeError as error:
+            return self.end(request_id, "error", error=error, keep=False)
+        self.totals.completion_tokens += 1
+        if output.finish_reason is not None:
+            self._drop(request_id)
+        return output
+
+    def _fail(self, chunks: list[ScheduledChunk], error: Exception) -> list[StepOutput]:
+        """End the requests of a step that went wrong; their values are not kept."""
+        logger.error("a step of %d chunks failed", len(chunks), exc_info=error)
+        outputs = []
+        for chunk in chunks:
+            failure = ComputeError(
+                f"The model could not go on: {str(error) or type(error).__name__}.",
+                hint="Try again, or load the model again.",
+            )
+            failure.__cause__ = error
+            outputs.append(self.end(chunk.sequence.request_id, "error", error=failure, keep=False))
+        return outputs
+
+    def _drop(self, request_id: RequestId, *, keep: bool = True) -> None:
+        parts = self._parts
+        live = self._live.pop(request_id)
+        sequence = live.sequence
+        if keep and sequence in parts.scheduler.running:
+            parts.memory.keep(sequence, on_disk=live.request.keep_on_disk)
+        parts.scheduler.remove(request_id, seal=False)
+        totals = self.totals
+        totals.prompt_tokens += sequence.num_prompt_tokens
+        totals.reused_tokens += sequence.num_reused
+        totals.reused_ram_tokens += sequence.num_reused_ram
+        totals.reused_disk_tokens += sequence.num_reused_disk
+
+
+def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
+    sequence, end = chunk.sequence, chunk.start + chunk.num_tokens
+    token_ids = sequence.token_ids[chunk.start : end]
+    return Chunk(token_ids, chunk.start, sequence.block_table, chunk.needs_logits)

@@ -1,0 +1,274 @@
+"""Carries keys and values between the tiers, on threads of its own.
+
+    engine thread    copy_rows, spill, discard: at once, a memcpy of one block each
+                     load, save, forget, clear: handed over, asked for later
+    loader threads   RAM slot or file  ->  device block          for a reply that waits
+    saver thread     device block      ->  file                  after a turn, first come, first served
+
+All bookkeeping stays on the engine thread: a block that a load fills belongs to nobody else, and one
+that a save reads is pinned, until the ticket says that it is done.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import torch
+
+from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.host_memory import HostArena
+from inference.kv_cache.tensors import KvTensors
+from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
+
+logger = logging.getLogger(__name__)
+
+NUM_LOADERS = 2
+"""One reads and verifies while the other copies; more would take cores from the model."""
+
+
+class Loading:
+    """Loads under way: the ticket that the scheduler asks."""
+
+    def __init__(self, num_loads: int) -> None:
+        self._succeeded = [False] * num_loads
+        self._first_failure = num_loads
+        self._futures: list[Future[None]] = []
+
+    @property
+    def is_done(self) -> bool:
+        """See `LoadTicket`."""
+        return all(future.done() for future in self._futures)
+
+    @property
+    def succeeded(self) -> Sequence[bool]:
+        """See `LoadTicket`."""
+        return self._succeeded
+
+    def begin(self, futures: list[Future[None]]) -> None:
+        """Take the work that fills the blocks."""
+        self._futures = futures
+
+    def is_wanted(self, index: int) -> bool:
+        """Whether a load is of any use: not after one that failed."""
+        return index < self._first_failure
+
+    def note(self, index: int, *, is_good: bool) -> None:
+        """Take the outcome of one load; from any loader thread."""
+        if is_good:
+            self._succeeded[index] = True
+        else:
+            # Two threads may come at once: the worst is a load too many.
+            self._first_failure = min(self._first_failure, index)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is done, or for so long."""
+        wait(self._futures, timeout_s)
+
+
+@dataclass(slots=True, eq=False)
+class Saving:
+    """One turn on its way to the disk; its blocks are pinned until it is done.
+
+    Attributes:
+        conversation_id: Whose.
+        blocks: The whole chain, oldest first.
+        trail: Ids of all computed tokens.
+    """
+
+    conversation_id: str
+    blocks: Sequence[HeldBlock]
+    trail: Sequence[int]
+    _is_cancelled: threading.Event = field(default_factory=threading.Event)
+    _is_done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody reads the blocks any more."""
+        return self._is_done.is_set()
+
+    def is_wanted(self) -> bool:
+        """Whether what is not written yet is still to be written."""
+        return not self._is_cancelled.is_set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is done, or for so long."""
+        self._is_done.wait(timeout_s)
+
+    def cancel(self) -> None:
+        """Write nothing more."""
+        self._is_cancelled.set()
+
+    def end(self) -> None:
+        """Let go of the blocks."""
+        self._is_done.set()
+
+
+class Transfers:
+    """Moves rows between device, RAM and disk; a `BlockMover`.
+
+    Args:
+        kv: The device blocks.
+        ram: Memory of the RAM slots.
+        disk: The disk tier, open; None if there is none.
+    """
+
+    def __init__(self, kv: KvTensors, ram: HostArena, disk: DiskStore | None) -> None:
+        self.disk = disk
+        self._kv = kv
+        self._ram = ram
+        self._loaders = ThreadPoolExecutor(NUM_LOADERS, thread_name_prefix="kv-load")
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="kv-save")
+        self._loadings: list[Loading] = []  # both lists: engine thread
+        self._savings: list[Saving] = []
+
+    # ------------------------------------------------------------------ at once
+
+    def copy_rows(self, source: int, target: int, num_rows: int) -> None:
+        """See `BlockMover`."""
+        self._kv.touch([target])
+        self._kv.copy_rows(source, target, num_rows)
+
+    def spill(self, block_id: int, slot: int) -> None:
+        """See `BlockMover`."""
+        self._kv.export_rows(block_id, 0, self._kv.block_size, out=self._ram.slot(slot))
+
+    def discard(self, block_ids: Sequence[int]) -> None:
+        """See `BlockMover`."""
+        self._kv.discard(block_ids)
+
+    # ------------------------------------------------------------------ loads
+
+    def load(self, loads: Sequence[BlockLoad]) -> Loading:
+        """See `BlockMover`."""
+        self._kv.touch([load.block_id for load in loads])
+        loading = Loading(len(loads))
+        loading.begin(
+            [
+                self._loaders.submit(self._load_each, loads, first, loading)
+                for first in range(min(NUM_LOADERS, len(loads)))
+            ]
+        )
+        self._loadings = [each for each in self._loadings if not each.is_done] + [loading]
+        return loading
+
+    def wait_for_any(self, timeout_s: float) -> None:
+        """Wait until one of the transfers under way is done, or for so long."""
+        if self._loadings:
+            self._loadings[0].wait(timeout_s)
+        elif self._savings:
+            self._savings[0].wait(timeout_s)
+        self._loadings = [each for each in self._loadings if not each.is_done]
+
+    def _load_each(self, loads: Sequence[BlockLoad], first: int, loading: Loading) -> None:
+        for index in range(first, len(loads), NUM_LOADERS):
+            if loading.is_wanted(index):
+                loading.note(index, is_good=self._is_loaded(loads[index]))
+
+    def _is_loaded(self, load: BlockLoad) -> bool:
+        try:
+            return all(self._fill(load, source) for source in load.sources)
+        except Exception:  # a thread's edge: the rows are computed instead
+            logger.exception("a block could not be loaded")
+            return False
+
+    def _fill(self, load: BlockLoad, source: RamSource | DiskSource) -> bool:
+        num_rows = source.end - source.start
+        if isinstance(source, RamSource):
+            payload, skip, payload_rows = self._ram.slot(source.slot), source.start, None
+        else:
+            assert self.disk is not None, "a source on disk came from there"
+            data = self.disk.read(source, load.base_key, load.token_ids)
+            if data is None:
+                return False
+            payload = torch.frombuffer(data, dtype=torch.uint8)
+            skip = source.start - source.piece.start
+            payload_rows = source.piece.end - source.piece.start
+        self._kv.import_rows(
+            load.block_id,
+            source.start,
+            payload,
+            payload_rows=payload_rows or self._kv.block_size,
+            skip=skip,
+            num_rows=num_rows,
+        )
+        return True
+
+    # ------------------------------------------------------------------ saves
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a turn is on its way to the disk."""
+        return bool(self._savings)
+
+    def save(self, conversation_id: str, blocks: Sequence[HeldBlock], trail: Sequence[int]) -> None:
+        """Write what of a turn is not on disk yet, soon; the blocks must be pinned until then."""
+        saving = Saving(conversation_id, blocks, trail)
+        self._savings.append(saving)
+        self._saver.submit(self._save, saving)
+
+    def take_saved(self) -> list[int]:
+        """Blocks that need not be pinned any more, each as often as it was handed over."""
+        done = [saving for saving in self._savings if saving.is_done]
+        self._savings = [saving for saving in self._savings if not saving.is_done]
+        return [block.block_id for saving in done for block in saving.blocks]
+
+    def forget(self, conversation_id: str) -> int:
+        """Remove from the disk what only this chat used; waits for it. Bytes freed."""
+        return self._after_saves(
+            lambda disk: disk.forget(conversation_id),
+            lambda saving: saving.conversation_id == conversation_id,
+        )
+
+    def clear(self) -> int:
+        """Remove everything from the disk; waits for it. Bytes freed."""
+        return self._after_saves(lambda disk: disk.clear(), lambda saving: True)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is on disk, or for so long; whether it is."""
+        return not wait([self._saver.submit(lambda: None)], timeout_s).not_done
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is under way, for so long at the most, and end the threads."""
+        if not self.flush(timeout_s):
+            logger.warning("not everything could be kept on disk in %.0f s", timeout_s)
+            for saving in self._savings:
+                saving.cancel()
+        self._saver.shutdown(cancel_futures=True)
+        self._loaders.shutdown(cancel_futures=True)
+
+    def _after_saves(
+        self, remove: Callable[[DiskStore], int], is_useless: Callable[[Saving], bool]
+    ) -> int:
+        disk = self.disk
+        if disk is None:
+            return 0
+        for saving in self._savings:
+            if is_useless(saving):
+                saving.cancel()
+        # Behind the saves: what they had written by then is removed too.
+        return self._saver.submit(remove, disk).result()
+
+    def _save(self, saving: Saving) -> None:
+        try:
+            self._write(saving)
+        except Exception:  # a thread's edge: a turn that is not kept is computed again
+            logger.exception("a turn could not be kept on disk")
+        finally:
+            saving.end()
+
+    def _write(self, saving: Saving) -> None:
+        disk = self.disk
+        if disk is None or not saving.is_wanted():
+            return
+        # First whose they are, then what they hold: a block that nobody owns would never be removed.
+        disk.claim(saving.conversation_id, [(b.base_key, b.token_ids) for b in saving.blocks])
+        for block in saving.blocks:
+            if not saving.is_wanted():
+                return
+            first, end = disk.num_saved(block.base_key, block.token_ids), len(block.token_ids)
+            if first < end:
+                rows = self._kv.export_rows(block.block_id, first, end)
+                disk.write(block.base_key, block.token_ids, first, rows.numpy().data)
+        disk.save_trail(saving.conversation_id, tuple(saving.trail))
