@@ -16,6 +16,7 @@ from ui.dialogs.chat_settings import ChatSettingsDialog
 from ui.replies.left_out_mark import LeftOutMark
 
 Opener = Callable[..., OpenWindow]
+LONG = "More words than there is surely room for, so they are measured before they are sent. " * 30
 CARD = ["Leave out the oldest", "New chat with a summary", "Not now"]
 
 
@@ -129,16 +130,15 @@ def test_left_out_messages_are_marked_when_the_reply_is_there(full: OpenWindow) 
 
 
 def test_enter_in_a_full_chat_keeps_the_text_and_the_choice_sends_it(full: OpenWindow) -> None:
-    text = "More words than there is surely room for. " * 50
-    full.chat.composer.set_text(text)
+    full.chat.composer.set_text(LONG)
     full.press(Qt.Key.Key_Return)  # before it was measured
     assert full.chat.composer.text == ""
     full.wait(full.chat.full_card.isVisible)
-    assert full.chat.composer.text == text
+    assert full.chat.composer.text == LONG
     assert len(full.engine.requests) == 1
     full.click("Leave out the oldest", full.chat.full_card)
     full.wait(lambda: len(full.engine.requests) == 2 and not full.session.is_replying)
-    assert full.prompts[-1] == [text]
+    assert full.prompts[-1] == [LONG]
     assert full.chat.composer.text == ""
 
 
@@ -265,7 +265,8 @@ def _settings(window: OpenWindow) -> ChatSettingsDialog:
 
 
 def test_choice_can_be_changed_in_the_settings_of_the_chat(full: OpenWindow) -> None:
-    _type_too_much(full)
+    full.chat.composer.set_text(LONG)
+    full.wait(full.chat.full_card.isVisible)
     dialog = _settings(full)
     assert dialog.on_full["ask"].isChecked()
     dialog.on_full["ask"].setFocus()
@@ -279,7 +280,7 @@ def test_choice_can_be_changed_in_the_settings_of_the_chat(full: OpenWindow) -> 
     full.script.replies = ["One.", "Sum.", "Two."]
     full.chat.composer.input.setFocus()
     full.press(Qt.Key.Key_Return)
-    full.wait(lambda: full.texts == ["More", "Two."])
+    full.wait(lambda: full.texts == [LONG, "Two."])
 
 
 def test_other_settings_are_saved_without_losing_the_choice(full: OpenWindow) -> None:
