@@ -222,14 +222,15 @@ class Engine:
         Raises:
             RuntimeError: Something is; the message says what.
         """
-        scheduler = self._parts.scheduler
+        scheduler, kv = self._parts.scheduler, self._parts.kv
+        self.tend()
         scheduler.check_integrity()
         everywhere = scheduler.running + scheduler.loading + scheduler.waiting
         known = {sequence.request_id for sequence in everywhere}
         if known != self._requests.ids:
             raise RuntimeError(f"Requests {self._requests.ids} and sequences {known} differ.")
-        used = self._parts.kv.counts().used
-        if used and not scheduler.has_work and not self._parts.memory.tend():
+        used = kv.counts().used
+        if used > kv.num_pinned and not scheduler.has_work:
             raise RuntimeError(f"{used} blocks are in use and no request runs.")
 
     def close(self) -> None:

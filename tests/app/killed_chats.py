@@ -43,7 +43,7 @@ def open_store(folder: Path) -> ConversationStore:
 
 def open_engine(loaded: LoadedModel, folder: Path | None) -> Engine:
     cache = None if folder is None else str(folder / "kv")
-    return make_engine(loaded, cache_dir=cache, context_tokens=1024)
+    return make_engine(loaded, cache_dir=cache, context_tokens=2048)
 
 
 def chat_of(store: ConversationStore, number: int) -> Conversation:
@@ -58,12 +58,8 @@ def chat_of(store: ConversationStore, number: int) -> Conversation:
 
 def answer(engine: Engine, path: list[Message], key: str) -> StepOutput:
     messages = engine_messages(path, system_prompt="Be kind to all birds.", key=key)
-    last = StepOutput(request_id=None)  # type: ignore[arg-type]  # replaced at once
-    for last in engine.generate(
-        conversation_id=path[0].conversation_id, messages=messages, params=GREEDY
-    ):
-        pass
-    return last
+    name = path[0].conversation_id
+    return list(engine.generate(conversation_id=name, messages=messages, params=GREEDY))[-1]
 
 
 def live(loaded: LoadedModel, folder: Path, dice: random.Random, pipe: int) -> None:
@@ -72,10 +68,8 @@ def live(loaded: LoadedModel, folder: Path, dice: random.Random, pipe: int) -> N
     key = engine.info.fingerprint
     while True:
         chat = chat_of(store, dice.randrange(NUM_CHATS))
-        if len(chat.path()) > 12:
-            parent = None  # begin another branch of the same chat
-        else:
-            parent = chat.leaf_id
+        # A chat that is long enough gets another branch from its beginning.
+        parent = None if len(chat.path()) > 8 else chat.leaf_id
         text = f"{dice.random()} is a number that was said. " * dice.randint(1, 3)
         question = store.add_message(chat.id, parent_id=parent, role="user", content=text)
         os.write(pipe, struct.pack("<q", question.id))
@@ -123,7 +117,7 @@ def in_fork(work: Callable[[], None]) -> int:
     try:
         work()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # whatever it was, the fork must end here
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -132,9 +126,10 @@ def in_fork(work: Callable[[], None]) -> int:
 
 def main() -> int:
     folder, seed, kills = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     dice = random.Random(seed)
-    loaded = make_loaded(context_tokens=1024)
+    loaded = make_loaded(context_tokens=2048)
     told: set[int] = set()
     for number in range(kills):
         reader, writer = os.pipe()

@@ -83,7 +83,7 @@ def test_next_turn_reuses_the_blocks_of_the_turn_before() -> None:
     second = list(engine.generate(conversation_id="c", messages=chat, params=greedy(3)))
     computed = first[0].metrics.prompt_tokens + 19  # the last one sampled is never computed
     metrics = second[-1].metrics
-    assert metrics.reused_tokens == computed // 8 * 8
+    assert metrics.reused_tokens == computed
 
 
 def test_generate_closed_early_aborts_its_request() -> None:
@@ -154,10 +154,10 @@ def test_stats_count_blocks_and_tokens() -> None:
     answer(engine, ask(prompt, greedy(4)))
     answer(engine, ask(prompt, greedy(4)))
     stats = engine.stats()
-    assert stats.blocks == BlockCounts(total=8, free=6, cached=2, used=0)
-    assert (stats.prompt_tokens, stats.reused_tokens, stats.completion_tokens) == (40, 16, 8)
+    assert stats.blocks == BlockCounts(total=64, free=61, cached=3, used=0)
+    assert (stats.prompt_tokens, stats.reused_tokens, stats.completion_tokens) == (40, 19, 8)
     assert stats.kv_bytes % stats.block_bytes == 0
-    assert 3 <= stats.kv_bytes // stats.block_bytes <= 8
+    assert 3 <= stats.kv_bytes // stats.block_bytes <= 4
     assert (stats.num_running, stats.num_waiting) == (0, 0)
 
 
@@ -186,10 +186,10 @@ def test_context_is_bounded_by_the_budget_and_says_so() -> None:
     assert engine.info.model_context_tokens == 512
 
 
-def test_context_of_the_configuration_bounds_the_blocks() -> None:
+def test_there_are_blocks_for_eight_contexts_of_the_configuration() -> None:
     engine = make_engine(context_tokens=100)
     assert engine.info.context_tokens == 100
-    assert engine.stats().blocks.total == 13
+    assert engine.stats().blocks.total == 8 * 13
 
 
 def test_budget_beyond_the_free_memory_is_refused() -> None:
@@ -200,7 +200,7 @@ def test_budget_beyond_the_free_memory_is_refused() -> None:
 
 def test_more_requests_than_blocks_are_all_answered() -> None:
     engine = make_engine(context_tokens=64)
-    prompts = [make_tokens(20, seed=n) for n in range(6)]
+    prompts = [make_tokens(20, seed=n) for n in range(14)]  # 700 tokens; 512 fit
     ids = [engine.add_request(ask(p, greedy(30), chat=str(n))) for n, p in enumerate(prompts)]
     outputs = run_until_idle(engine)
     alone = make_engine(context_tokens=64)

@@ -158,8 +158,8 @@ def test_random_lives_of_chats_over_all_tiers() -> None:
     run_state_machine_as_test(
         ChatsOverTiers,
         settings=settings(
-            max_examples=12,
-            stateful_step_count=25,
+            max_examples=6,
+            stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=True,

@@ -2,6 +2,7 @@
 
 import gc
 import random
+from pathlib import Path
 
 import psutil
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from inference.config import SamplingParams
 from inference.engine import Engine
 from inference.request import GenerateRequest
-from tests.inference.tiny_engine import make_engine, run_until_idle
+from tests.inference.tiny_engine import make_engine, make_loaded, run_until_idle, sampled_ids
 from tests.inference.tiny_models import make_tokens
 
 CYCLES = 500
@@ -59,3 +60,43 @@ def test_soak_of_starts_and_aborts_ends_where_it_began() -> None:
     assert after.blocks.free + after.blocks.cached == after.blocks.total == before.blocks.total
     assert after.kv_bytes <= after.blocks.total * after.block_bytes
     assert process.memory_info().rss - before_bytes < MAX_GROWTH_BYTES
+
+
+TURNS = 2_000
+NUM_CHATS = 40
+
+
+@pytest.mark.slow
+def test_two_thousand_turns_of_forty_chats_leave_nothing_once_the_chats_are_gone(
+    tmp_path: Path,
+) -> None:
+    engine = make_engine(make_loaded(context_tokens=256), cache_dir=str(tmp_path))
+    process, dice = psutil.Process(), random.Random(2)
+    chats: list[list[int]] = [[] for _ in range(NUM_CHATS)]
+    before_bytes = 0
+    for number in range(TURNS):
+        if number == TURNS // 4:  # all that is allocated once is allocated now
+            gc.collect()
+            before_bytes = process.memory_info().rss
+        chat = dice.randrange(NUM_CHATS)
+        if len(chats[chat]) > 200:
+            engine.forget(f"chat {chat}")
+            chats[chat] = []
+        chats[chat] += make_tokens(dice.randint(1, 12), seed=number)
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        prompt = tuple(chats[chat])
+        engine.add_request(GenerateRequest(f"chat {chat}", prompt_token_ids=prompt, params=params))
+        for outputs in run_until_idle(engine).values():
+            chats[chat] += sampled_ids(outputs)
+    assert engine.flush()
+    engine.check_integrity()
+    gc.collect()
+    assert process.memory_info().rss - before_bytes < MAX_GROWTH_BYTES
+    for chat in range(NUM_CHATS):
+        engine.forget(f"chat {chat}")
+    engine.check_integrity()
+    stats = engine.stats()
+    assert (stats.blocks.used, stats.blocks.cached) == (0, 0)
+    assert (stats.ram.used_bytes, stats.disk.used_bytes, stats.kv_bytes) == (0, 0, 0)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    engine.close()
