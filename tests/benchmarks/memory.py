@@ -5,7 +5,8 @@ rounds' ratios.
 
     restart    a long chat goes on in a new process: time to the first token of the next reply with its
                blocks on disk, against an empty disk, where everything is read again
-    switch     two long chats take turns in one process: from the request to the first decode
+    switch     two long chats take turns in one process: from the request to the first decode (time to
+               the first token without the step that makes it), and to the first token
     edit       the last message is said differently: how many tokens are computed for it
     tiers      greedy ids of one chat's next reply: computed cold, and from device, RAM and disk
     saving     decode with and without the disk tier
@@ -128,15 +129,24 @@ def restart(bench: Bench) -> Result:
 def switch(bench: Bench) -> Result:
     engine = bench.engine()
     chats = [bench.begun(engine, f"switch {name}", SWITCH_TOKENS) for name in "AB"]
-    times, computed = [], []
-    for number in range(2 * bench.rounds):
+    until_decode, again, new = [], [], []
+    for number in range(2 * bench.rounds + 2):
         chat = chats[number % 2]
-        chat.say(engine, "Go on.", max_tokens=4)
+        chat.messages.pop()
+        chat.reply(engine, max_tokens=9)  # nothing is new, so the first step is a decode already
+        step_ms = chat.metrics.decode_ms / (chat.metrics.completion_tokens - 1)
         if number >= 2:
-            times.append(chat.metrics.ttft_ms or 0.0)
-            computed.append(chat.metrics.prompt_tokens - chat.metrics.reused_tokens)
+            again.append(chat.metrics.ttft_ms or 0.0)
+            until_decode.append(max(0.0, again[-1] - step_ms))
+    for number in range(2 * bench.rounds):
+        chats[number % 2].say(engine, "Go on.", max_tokens=2)
+        new.append(chats[number % 2].metrics.ttft_ms or 0.0)
     engine.close()
-    return {"ttft_ms": _median(times), "computed_tokens": _median(computed)}
+    return {
+        "until_first_decode_ms": _median(until_decode),
+        "first_token_again_ms": _median(again),
+        "first_token_of_new_message_ms": _median(new),
+    }
 
 
 def edit(bench: Bench) -> Result:
@@ -194,8 +204,6 @@ def _tiers(bench: Bench, scheme: KvSchemeName) -> Result:
     engine = bench.engine(
         kv_scheme=scheme, context_tokens=context, kv_cache_bytes=small, ram_cache_bytes=4 * small
     )
-    first: Chat = Chat("tiers")
-    first.messages = list(chat.messages)
     again: Chat = pickle.loads(state)
     again.messages = again.messages[:-1]
     again.reply(engine, max_tokens=16)
@@ -246,12 +254,17 @@ def writes(bench: Bench, turns: int = 200, chats: int = 20) -> Result:
         chat = talks[number % chats]
         chat.say(engine, f"Turn {number}: name something.", max_tokens=8)
         rows += chat.metrics.prompt_tokens - chat.metrics.reused_tokens
-        rows += chat.metrics.completion_tokens - 1  # the last one is not computed yet
+        rows += chat.metrics.completion_tokens - 1  # the last one is not computed
+    engine.flush()
+    stats = engine.stats()
     engine.close()
-    stats = engine.final_stats if hasattr(engine, "final_stats") else None
-    del stats
-    written = sum(p.stat().st_size for p in (bench.folder / "writes").rglob("*") if p.is_file())
-    return {"turns": turns, "computed_rows": rows, "bytes_on_disk": written}
+    distinct = rows * stats.block_bytes // stats.block_size
+    return {
+        "turns": turns,
+        "distinct_bytes": distinct,
+        "written_bytes": stats.disk_written_bytes,
+        "written/distinct": round(stats.disk_written_bytes / distinct, 4),
+    }
 
 
 def schemes(bench: Bench) -> Result:
