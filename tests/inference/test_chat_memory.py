@@ -452,3 +452,27 @@ def test_models_with_windows_restore_and_trim_like_a_cold_run(
         assert alone.again(cold) == chat.messages[-1].content
         assert alone.metrics.reused_tokens == 0
         cold.close()
+
+
+# --- other devices ----------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scheme", ["fp16", "int8", "int4"])
+def test_blocks_of_a_graphics_card_go_to_disk_and_come_back(cache: str, scheme: str) -> None:
+    def engine_on_card() -> Engine:
+        loaded = make_loaded(context_tokens=2048)
+        loaded.module.to("cuda")
+        return make_engine(loaded, device="cuda", cache_dir=cache, kv_scheme=scheme)
+
+    engine = engine_on_card()
+    talk = Talk("chat")
+    cold = talk.say(engine, LONG)
+    assert talk.again(engine) == cold
+    assert talk.computed == 1
+    engine.close()
+    engine = engine_on_card()
+    assert talk.again(engine) == cold
+    assert talk.metrics.reused_disk_tokens == talk.metrics.prompt_tokens - 1
+    idle(engine)
+    engine.close()
