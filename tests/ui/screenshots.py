@@ -1,7 +1,8 @@
 """Pictures of the window with a scripted engine: `python -m tests.ui.screenshots FOLDER [NAME ...]`.
 
-Run by hand, to look at what was made. QT_SCALE_FACTOR=1.5 gives sharper ones. The kind "real", for
-the README, asks the starter model: `… FOLDER real-light-1280x800`.
+Run by hand, to look at what was made. QT_SCALE_FACTOR=1.5 gives sharper ones. Two kinds ask the starter
+model: "real", and "reopened", for the README, which asks once more after Quire was closed and opened
+again: `… FOLDER reopened-light-1280x800`.
 """
 
 import sys
@@ -60,6 +61,7 @@ def years_to_double(rate: float) -> float:
 ```
 """
 REAL_QUESTION = "Write a Python function that adds two numbers, and say how it works."
+REAL_QUESTION_LATER = "Now write one that multiplies them."
 SECOND_QUESTION = "And if I add 200 every month?"
 SECOND_REPLY = (
     "Much sooner. Starting from 10,000 at 4%, with 200 added each month, you reach 20,000 after "
@@ -101,6 +103,8 @@ STATS = EngineStats(
     disk_misses=(("damaged", 2), ("missing", 1)),
 )
 
+REFUSAL = "int4 would make this model's predictions 3.1 % worse; the limit is 2 %."
+
 
 class NamedFactory(FakeEngineFactory):
     """Fake engines under the starter model's name."""
@@ -112,7 +116,7 @@ class NamedFactory(FakeEngineFactory):
         schemes = (
             KvSchemeInfo("fp16", 23_040),
             KvSchemeInfo("int8", 11_880),
-            KvSchemeInfo("int4", 7_200, False, "It would make the replies of this model worse."),
+            KvSchemeInfo("int4", 9_540, False, REFUSAL),
         )
         engine.info = replace(
             engine.info, name="SmolLM2 135M", context_tokens=8192, kv_schemes=schemes
@@ -132,7 +136,7 @@ class Scene:
         if has_chats:
             fill(self.paths)
         self.script = FakeScript(replies=[REPLY, SECOND_REPLY], prefill_tokens=96)
-        worker = EngineWorker(None if is_real else NamedFactory(self.script))
+        worker = None if is_real else EngineWorker(NamedFactory(self.script))
         self.program = Program(application, self.paths, worker)
         self.program.theme.reduce_motion = True
         self.is_real = is_real
@@ -146,11 +150,11 @@ class Scene:
         self.program.start_engine(None if self.is_real else Path("/models/SmolLM2-135M.gguf"))
         wait_until(lambda: self.program.session.model.kind == "ready")
 
-    def ask_the_real_model(self) -> None:
+    def ask_the_real_model(self, question: str) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=160)
         self.program.settings.change(sampling=params)
         session = self.program.session
-        session.send(REAL_QUESTION)
+        session.send(question)
         wait_until(lambda: not session.is_replying)
         wait(500)
 
@@ -329,14 +333,22 @@ def picture(application: QApplication, name: str, folder: Path) -> None:
     """Take the picture called `name`: KIND-THEME-WIDTHxHEIGHT[-PERCENT]."""
     kind, theme, size, *rest = name.split("-")
     width, height = (int(number) for number in size.split("x"))
+    percent = int(rest[0]) if rest else 100
     with tempfile.TemporaryDirectory() as profile:
-        is_real = kind == "real"
+        is_real = kind in ("real", "reopened")
         scene = Scene(application, Path(profile), has_chats=kind != "empty", is_real=is_real)
-        scene.open(theme, width, height, int(rest[0]) if rest else 100)  # type: ignore[arg-type]
+        scene.open(theme, width, height, percent)  # type: ignore[arg-type]
         if is_real:
-            scene.ask_the_real_model()
+            scene.ask_the_real_model(REAL_QUESTION)
         elif kind not in ("empty", "failed", "search"):
             scene.chat()
+        if kind == "reopened":
+            scene.close()
+            scene = Scene(application, Path(profile), has_chats=False, is_real=True)
+            scene.open(theme, width, height, percent)  # type: ignore[arg-type]
+            session = scene.program.session
+            session.open_chat(session.conversations()[0].id)
+            scene.ask_the_real_model(REAL_QUESTION_LATER)
         shown = SETUPS[kind](scene) if kind in SETUPS else scene.window
         take(shown, folder / f"{name}.png")
         scene.close()
