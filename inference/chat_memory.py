@@ -8,6 +8,7 @@ Engine thread only. The scheduler and the block manager know blocks; this knows 
     a chat is deleted, or all is cleared     blocks, slots, files and trails go, at once
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as SequenceOf
 
@@ -21,7 +22,7 @@ from inference.sequence import Sequence
 from inference.transfers import Transfers
 
 CLOSE_TIMEOUT_S = 3.0
-_MAX_TRAILS = 256  # chats; a trail takes some 30 KB, and older ones are on disk
+_MAX_TRAILS = 256  # chats; a trail takes 4 bytes a token, and older ones are on disk
 
 
 class ChatMemory:
@@ -43,7 +44,8 @@ class ChatMemory:
         self._arena = arena
         self._transfers = transfers
         self._device = device
-        self._trails: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._trails: OrderedDict[str, array[int]] = OrderedDict()
+        self._has_slots_to_come = False
 
     # ------------------------------------------------------------------ turns
 
@@ -59,23 +61,27 @@ class ChatMemory:
             return
         owner = sequence.conversation_id
         self._kv.seal(sequence.block_table, computed, len(computed), owner)
-        self._note_trail(owner, tuple(computed))
-        if on_disk and self._transfers.disk is not None:
+        trail = array("i", computed)
+        self._note_trail(owner, trail)
+        disk = self._transfers.disk
+        if on_disk and disk is not None and disk.is_on:
             held = self._kv.held(sequence.block_table, computed, len(computed))
             self._kv.pin([block.block_id for block in held])
-            self._transfers.save(owner, held, computed)
+            self._transfers.save(owner, held, trail)
 
     def trail_of(self, conversation_id: str) -> SequenceOf[int] | None:
         """Ids of the chat's last sequence, as far as they were computed; None if unknown."""
         trail = self._trails.get(conversation_id)
         disk = self._transfers.disk
         if trail is None and disk is not None:
-            trail = disk.load_trail(conversation_id)
+            return disk.load_trail(conversation_id)
         return trail
 
     def tend(self) -> bool:
         """Unpin what has been saved; whether more is to come."""
         self._kv.unpin(self._transfers.take_saved())
+        if self._has_slots_to_come:
+            self._give_slots_back()
         return self._transfers.is_saving
 
     def wait_for_transfer(self, timeout_s: float) -> None:
@@ -92,28 +98,40 @@ class ChatMemory:
 
     def forget(self, conversation_id: str) -> int:
         """Remove what only this chat used, from all tiers. Bytes freed."""
-        self._trails.pop(conversation_id, None)
         on_disk = self._transfers.forget(conversation_id)
         self.tend()  # blocks that were still pinned for the disk can go now
-        return on_disk + self._kv.forget(conversation_id) * self._tensors.block_bytes
+        return on_disk + self.forget_residents(conversation_id)
+
+    def forget_residents(self, conversation_id: str) -> int:
+        """Remove what only this chat used from device and RAM, and its trail. Bytes freed."""
+        self._trails.pop(conversation_id, None)
+        num_freed = self._kv.forget(conversation_id)
+        self._give_slots_back()
+        return num_freed * self._tensors.block_bytes
 
     def clear(self) -> int:
         """Remove all that is cached; blocks of running requests stay. Bytes freed."""
         self._trails.clear()
         on_disk = self._transfers.clear()
         self.tend()
-        return on_disk + self._kv.clear_cached() * self._tensors.block_bytes
+        num_freed = self._kv.clear_cached()
+        self._give_slots_back()
+        return on_disk + num_freed * self._tensors.block_bytes
 
     # ------------------------------------------------------------------ sizes
 
     def set_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Change the budgets of RAM and disk; None chooses."""
+        block_bytes = self._tensors.block_bytes
         if ram_bytes is None:
-            ram_bytes = default_ram_bytes(self._device)
-        self._ram.set_limit(ram_bytes // self._tensors.block_bytes)
+            ram_bytes = default_ram_bytes(self._device, self._ram.num_used * block_bytes)
+        self._ram.set_limit(ram_bytes // block_bytes)
+        self._give_slots_back()
         disk = self._transfers.disk
         if disk is not None:
-            disk.set_budget(default_disk_bytes(disk.root) if disk_bytes is None else disk_bytes)
+            if disk_bytes is None:
+                disk_bytes = default_disk_bytes(disk.root, disk.stats().used_bytes)
+            self._transfers.set_disk_budget(disk_bytes)
 
     def tiers(self) -> tuple[TierStats, TierStats, TierStats]:
         """Device, RAM and disk."""
@@ -140,7 +158,12 @@ class ChatMemory:
         self._transfers.close(CLOSE_TIMEOUT_S)
         self._arena.close()
 
-    def _note_trail(self, conversation_id: str, trail: tuple[int, ...]) -> None:
+    def _give_slots_back(self) -> None:
+        """Give the memory of free RAM slots to the system; of those that are still read, later."""
+        self._arena.discard(self._ram.free_slots())
+        self._has_slots_to_come = self._ram.num_dropped > 0
+
+    def _note_trail(self, conversation_id: str, trail: "array[int]") -> None:
         self._trails[conversation_id] = trail
         self._trails.move_to_end(conversation_id)
         if len(self._trails) > _MAX_TRAILS:

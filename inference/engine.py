@@ -168,11 +168,13 @@ class Engine:
     def forget(self, conversation_id: str) -> int:
         """Remove from all tiers what only this chat used, also what other models kept of it on disk.
 
-        What a request of the chat that runs still needs stays until it ends.
+        What a request of the chat that runs still needs stays until it ends; nothing of that request
+        is kept then.
 
         Returns:
             Bytes freed.
         """
+        self._requests.forget(conversation_id)
         return self._parts.memory.forget(conversation_id)
 
     def clear_cache(self) -> int:

@@ -22,7 +22,7 @@ from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors
-from inference.kv_loading import make_kv
+from inference.kv_loading import StageCallback, make_kv
 from inference.metrics import ModelInfo
 from inference.model.bridge import TransformersBridge
 from inference.model.linear import use_fast_linear
@@ -95,8 +95,7 @@ def load_parts(
     layers = use_fast_linear(loaded.module)
     bridge = TransformersBridge(loaded.module, path)
     attention, reason = _choose_attention(config, device)
-    report = _scaled(on_progress)
-    kv = make_kv(bridge, loaded, attention, config, device, report)
+    kv = make_kv(bridge, loaded, attention, config, device, _last_stretch(on_progress))
     runner = ModelRunner(
         bridge,
         kv.tensors,
@@ -205,3 +204,13 @@ def _scaled(on_progress: ProgressCallback | None) -> ProgressCallback | None:
         on_progress(LoadProgress(stage, progress.fraction * _SHARE_OF_LOADING))
 
     return report
+
+
+def _last_stretch(on_progress: ProgressCallback | None) -> StageCallback | None:
+    """What comes after loading, on the stretch that is left."""
+    if on_progress is None:
+        return None
+    left = 1.0 - _SHARE_OF_LOADING
+    return lambda stage, share: on_progress(
+        LoadProgress(stage, _SHARE_OF_LOADING + share * left * _SHARE_OF_LOADING)
+    )

@@ -14,7 +14,7 @@ _COMFORT_CONTEXTS = 8
 _RAM_SHARE_BESIDE_CPU = 0.125
 _RAM_SHARE_BESIDE_GPU = 0.25
 _DISK_SHARE = 0.05  # of the whole disk
-_FREE_DISK_SHARE = 0.5  # of what is free there: more fills up to a third of what was free at first
+_FREE_DISK_SHARE = 0.5  # of what is free there
 _GIB = 2**30
 _MAX_COMFORT = 2 * _GIB
 _MAX_RAM_BESIDE_CPU = 2 * _GIB
@@ -35,20 +35,32 @@ def default_device_bytes(device: str, context_bytes: int) -> int:
     return min(wanted, int(_DEVICE_SHARE * free))
 
 
-def default_ram_bytes(device: str) -> int:
-    """For blocks put aside, beside blocks on `device`."""
-    free = free_bytes("cpu")
+def default_ram_bytes(device: str, held_bytes: int = 0) -> int:
+    """For blocks put aside, beside blocks on `device`.
+
+    Args:
+        device: Where the model is.
+        held_bytes: What such blocks take now.
+    """
+    free = free_bytes("cpu") + held_bytes
     if device == "cpu":
         return int(min(_RAM_SHARE_BESIDE_CPU * free, _MAX_RAM_BESIDE_CPU))
     return int(min(_RAM_SHARE_BESIDE_GPU * free, _MAX_RAM_BESIDE_GPU))
 
 
-def default_disk_bytes(folder: Path) -> int:
-    """For blocks on the disk that holds `folder`, which need not exist; 0 if it cannot be told."""
+def default_disk_bytes(folder: Path, held_bytes: int) -> int:
+    """For blocks on the disk that holds `folder`; 0 if it cannot be told how large that is.
+
+    Args:
+        folder: Need not exist.
+        held_bytes: What blocks there take now. It counts as free: a disk that others fill up is given
+            room step by step, and what was kept does not go because it is there.
+    """
     for place in (folder, *folder.parents):
         try:
             disk = shutil.disk_usage(place)
         except OSError:
             continue  # not made yet: ask the folder that will hold it
-        return int(min(_DISK_SHARE * disk.total, _FREE_DISK_SHARE * disk.free, _MAX_DISK))
+        free = disk.free + held_bytes
+        return int(min(_DISK_SHARE * disk.total, _FREE_DISK_SHARE * free, _MAX_DISK))
     return 0

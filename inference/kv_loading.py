@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -35,10 +36,11 @@ from inference.model.kv_quality import (
 )
 from inference.model.loader import LoadedModel
 from inference.model.memory import free_bytes
-from inference.request import LoadProgress
 from inference.transfers import Transfers
 
 logger = logging.getLogger(__name__)
+
+StageCallback = Callable[[str, float], None]
 
 # On average half of a chat's last block is empty: of a chat of 400 tokens 98 % is used at 16 per block,
 # at 32 only from 780 tokens on. Decode takes the same time with either while blocks lie in one run.
@@ -48,6 +50,7 @@ _MAX_RAM_SHARE = (
 )
 _MAX_RAM_SLOTS = 2**15  # the bookkeeping of more would cost what it brings; 12 GB of a small model
 _QUALITY_TOKENS = 1_500
+_UNBOUNDED = 2**62
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ def make_kv(
     attention: AttentionBackend,
     config: EngineConfig,
     device: str,
-    on_progress: Callable[[LoadProgress], None] | None = None,
+    on_progress: StageCallback | None = None,
 ) -> KvParts:
     """Reserve the memory and open the tiers.
 
@@ -85,7 +88,8 @@ def make_kv(
         attention: The backend in use.
         config: What the caller wants.
         device: Where the model is.
-        on_progress: Told of what takes long; fractions are not moved on.
+        on_progress: Told of what takes long, in words, and the share that is done; may raise to break
+            it off.
 
     Raises:
         InvalidRequestError: int4 is wanted and would make this model worse.
@@ -120,7 +124,7 @@ def _verdict_on_int4(
     loaded: LoadedModel,
     attention: AttentionBackend,
     config: EngineConfig,
-    on_progress: Callable[[LoadProgress], None] | None,
+    on_progress: StageCallback | None,
 ) -> KvVerdict | None:
     """Whether int4 suits the model; found out only when it is wanted, and then remembered.
 
@@ -133,18 +137,22 @@ def _verdict_on_int4(
     if config.kv_scheme != "int4":
         return verdict
     if verdict is None:
-        if on_progress is not None:
-            on_progress(LoadProgress("Trying how well int4 suits this model", 1.0))
         token_ids = loaded.tokenizer.encode_text(sample_text(), after="start")
         bos = [] if loaded.tokenizer.bos_id is None else [loaded.tokenizer.bos_id]
-        limit = min(_QUALITY_TOKENS, loaded.model_context_tokens)
-        sample = [*bos, *token_ids][:limit]
-        verdict = assess_int4(bridge, attention, sample, config.block_size or DEFAULT_BLOCK_SIZE)
+        context_tokens = bridge.stable_context_tokens or loaded.model_context_tokens
+        sample = [*bos, *token_ids][: min(_QUALITY_TOKENS, context_tokens)]
+        block_size = config.block_size or DEFAULT_BLOCK_SIZE
+        report = None if on_progress is None else partial(_report_trial, on_progress)
+        verdict = assess_int4(bridge, attention, sample, block_size, report)
         if folder is not None:
             save_verdict(folder, fingerprint, verdict)
     if not verdict.is_offered:
         raise InvalidRequestError("kv_scheme", verdict.reason, hint="Choose int8 or fp16.")
     return verdict
+
+
+def _report_trial(on_progress: StageCallback, share: float) -> None:
+    on_progress(f"Trying how well int4 suits this model, {share:.0%} done", share)
 
 
 def _describe_schemes(
@@ -217,9 +225,11 @@ def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskSto
         namespace=namespace,
         block_size=kv.block_size,
         bytes_per_token=kv.bytes_per_token,
-        budget_bytes=default_disk_bytes(root) if budget is None else budget,
+        budget_bytes=_UNBOUNDED if budget is None else budget,
     )
     disk.open()
+    if budget is None:  # how much there may be depends on how much there is
+        disk.set_budget(default_disk_bytes(root, disk.stats().used_bytes))
     return disk
 
 

@@ -75,6 +75,7 @@ class LiveRequests:
         self._clock = clock
         self._ids = itertools.count(1)
         self._live: dict[RequestId, _Live] = {}
+        self._forgotten: set[RequestId] = set()
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._live
@@ -104,8 +105,8 @@ class LiveRequests:
             max_tokens=min(request.params.max_tokens or room, room),
             prompt_parts=prompt.new_parts,
         )
-        parts.scheduler.add(sequence)
         trail = parts.memory.trail_of(request.conversation_id)
+        parts.scheduler.add(sequence)
         self._live[sequence.request_id] = _Live(request, prompt, reply, trail)
         return sequence.request_id
 
@@ -164,6 +165,14 @@ class LiveRequests:
         self._drop(request_id, keep=keep)
         return output
 
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing of what requests of this chat that run now have computed, or will."""
+        self._forgotten |= {
+            request_id
+            for request_id, live in self._live.items()
+            if live.request.conversation_id == conversation_id
+        }
+
     def _note_begin(self, live: _Live, began: float) -> None:
         if not live.reply.begin(began):
             return
@@ -206,9 +215,13 @@ class LiveRequests:
         parts = self._parts
         live = self._live.pop(request_id)
         sequence = live.sequence
-        if keep and sequence in parts.scheduler.running:
+        is_forgotten = request_id in self._forgotten
+        if keep and not is_forgotten and sequence in parts.scheduler.running:
             parts.memory.keep(sequence, on_disk=live.request.keep_on_disk)
-        parts.scheduler.remove(request_id, seal=False)
+        parts.scheduler.remove(request_id, is_sound=keep)
+        if is_forgotten:
+            self._forgotten.remove(request_id)
+            parts.memory.forget_residents(sequence.conversation_id)
         totals = self.totals
         totals.prompt_tokens += sequence.num_prompt_tokens
         totals.reused_tokens += sequence.num_reused

@@ -97,6 +97,7 @@ class Loads:
             return False
         self._wanted.remove(load)
         self._draining.append(load)
+        load.ticket.cancel()
         sequence.block_table = []
         return True
 

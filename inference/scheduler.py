@@ -122,15 +122,15 @@ class Scheduler:
         self._waiting.append(sequence)
         self._is_stuck = False
 
-    def remove(self, request_id: RequestId, *, seal: bool = True) -> Sequence | None:
+    def remove(self, request_id: RequestId, *, is_sound: bool = True) -> Sequence | None:
         """Take a sequence out, finished or aborted; what it computed stays cached.
 
         Blocks that are being loaded for it are released when the load has ended.
 
         Args:
             request_id: Whose.
-            seal: Whether to keep its last block too, partly filled as it is. Not after a step that
-                failed.
+            is_sound: Whether its values are right. After a step that failed nothing is found again of
+                what it computed or used.
 
         Returns:
             It, without blocks; None if it is not here.
@@ -140,7 +140,7 @@ class Scheduler:
             return None
         self._is_stuck = False
         if self._running.pop(request_id, None) is not None:
-            self._release(sequence, seal=seal)
+            self._release(sequence, is_sound=is_sound)
         elif not self._loads.abandon(sequence):
             self._waiting.remove(sequence)
         return sequence
@@ -215,10 +215,12 @@ class Scheduler:
         self._running[sequence.request_id] = sequence
         self._running = dict(sorted(self._running.items(), key=lambda item: item[1].place))
 
-    def _release(self, sequence: Sequence, *, seal: bool) -> None:
+    def _release(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         table, num_computed = sequence.block_table, sequence.num_computed
-        if seal:
+        if is_sound:
             self._kv.seal(table, sequence.token_ids, num_computed, sequence.conversation_id)
+        else:
+            self._kv.distrust(table)
         self._kv.release(table)
 
     def _continue(self, sequence: Sequence, step: "_Step") -> None:
@@ -238,7 +240,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, step: "_Step") -> None:
         step.drop(sequence)
         del self._running[sequence.request_id]
-        self._release(sequence, seal=True)
+        self._release(sequence)
         sequence.num_computed = 0
         bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.place)
         self.preemptions += 1

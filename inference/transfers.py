@@ -11,9 +11,11 @@ that a save reads is pinned, until the ticket says that it is done.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -26,6 +28,11 @@ logger = logging.getLogger(__name__)
 
 NUM_LOADERS = 2
 """One reads and verifies while the other copies; more would take cores from the model."""
+
+LAST_BLOCK_TIMEOUT_S = 1.0
+"""How long closing waits for threads that were told to end: each has one block in its hands."""
+
+T = TypeVar("T")
 
 
 class Loading:
@@ -65,6 +72,10 @@ class Loading:
     def wait(self, timeout_s: float) -> None:
         """Wait until it is done, or for so long."""
         wait(self._futures, timeout_s)
+
+    def cancel(self) -> None:
+        """See `LoadTicket`."""
+        self._first_failure = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +138,6 @@ class Transfers:
 
     def copy_rows(self, source: int, target: int, num_rows: int) -> None:
         """See `BlockMover`."""
-        self._kv.touch([target])
         self._kv.copy_rows(source, target, num_rows)
 
     def spill(self, block_id: int, slot: int) -> None:
@@ -142,7 +152,6 @@ class Transfers:
 
     def load(self, loads: Sequence[BlockLoad]) -> Loading:
         """See `BlockMover`."""
-        self._kv.touch([load.block_id for load in loads])
         loading = Loading(len(loads))
         loading.begin(
             [
@@ -174,24 +183,22 @@ class Transfers:
             return False
 
     def _fill(self, load: BlockLoad, source: RamSource | DiskSource) -> bool:
-        num_rows = source.end - source.start
         if isinstance(source, RamSource):
-            payload, skip, payload_rows = self._ram.slot(source.slot), source.start, None
+            payload, first, end = self._ram.slot(source.slot), 0, self._kv.block_size
         else:
             assert self.disk is not None, "a source on disk came from there"
             data = self.disk.read(source, load.base_key, load.token_ids)
             if data is None:
                 return False
             payload = torch.frombuffer(data, dtype=torch.uint8)
-            skip = source.start - source.piece.start
-            payload_rows = source.piece.end - source.piece.start
+            first, end = source.piece.start, source.piece.end
         self._kv.import_rows(
             load.block_id,
             source.start,
             payload,
-            payload_rows=payload_rows or self._kv.block_size,
-            skip=skip,
-            num_rows=num_rows,
+            payload_rows=end - first,
+            skip=source.start - first,
+            num_rows=source.end - source.start,
         )
         return True
 
@@ -216,39 +223,60 @@ class Transfers:
 
     def forget(self, conversation_id: str) -> int:
         """Remove from the disk what only this chat used; waits for it. Bytes freed."""
-        return self._after_saves(
+        freed = self._after_saves(
             lambda disk: disk.forget(conversation_id),
             lambda saving: saving.conversation_id == conversation_id,
         )
+        return freed or 0
 
     def clear(self) -> int:
         """Remove everything from the disk; waits for it. Bytes freed."""
-        return self._after_saves(lambda disk: disk.clear(), lambda saving: True)
+        return self._after_saves(lambda disk: disk.clear(), lambda saving: True) or 0
+
+    def set_disk_budget(self, budget_bytes: int) -> None:
+        """Change the most that the disk may hold; 0 removes all that is there."""
+        disk = self.disk
+        if disk is not None and budget_bytes > 0:
+            disk.set_budget(budget_bytes)
+        elif disk is not None:
+            # A save that is under way would leave a file behind.
+            self._after_saves(lambda disk: disk.set_budget(0), lambda saving: True)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is on disk, or for so long; whether it is."""
         return not wait([self._saver.submit(lambda: None)], timeout_s).not_done
 
     def close(self, timeout_s: float) -> None:
-        """Finish what is under way, for so long at the most, and end the threads."""
+        """Finish saves, for so long at the most, break loads off, and end the threads.
+
+        A thread that hangs in the system is not waited for. What it works on stays until it returns.
+        """
+        for loading in self._loadings:
+            loading.cancel()
         if not self.flush(timeout_s):
             logger.warning("not everything could be kept on disk in %.0f s", timeout_s)
             for saving in self._savings:
                 saving.cancel()
-        self._saver.shutdown(cancel_futures=True)
-        self._loaders.shutdown(cancel_futures=True)
+        deadline = time.monotonic() + LAST_BLOCK_TIMEOUT_S
+        under_way: list[Loading | Saving] = [*self._loadings, *self._savings]
+        for each in under_way:
+            each.wait(max(0.0, deadline - time.monotonic()))
+        is_over = all(each.is_done for each in under_way)
+        self._saver.shutdown(wait=is_over)
+        self._loaders.shutdown(wait=is_over)
 
     def _after_saves(
-        self, remove: Callable[[DiskStore], int], is_useless: Callable[[Saving], bool]
-    ) -> int:
+        self, change: Callable[[DiskStore], T], is_useless: Callable[[Saving], bool]
+    ) -> T | None:
+        """Let the saver thread do something, behind the saves; None without a disk."""
         disk = self.disk
         if disk is None:
-            return 0
+            return None
         for saving in self._savings:
             if is_useless(saving):
                 saving.cancel()
         # Behind the saves: what they had written by then is removed too.
-        return self._saver.submit(remove, disk).result()
+        return self._saver.submit(change, disk).result()
 
     def _save(self, saving: Saving) -> None:
         try:
@@ -267,8 +295,13 @@ class Transfers:
         for block in saving.blocks:
             if not saving.is_wanted():
                 return
-            first, end = disk.num_saved(block.base_key, block.token_ids), len(block.token_ids)
-            if first < end:
-                rows = self._kv.export_rows(block.block_id, first, end)
-                disk.write(block.base_key, block.token_ids, first, rows.numpy().data)
-        disk.save_trail(saving.conversation_id, tuple(saving.trail))
+            if not self._is_written(block, disk):
+                break  # without this block those after it are of no use, and would not fit either
+        disk.save_trail(saving.conversation_id, saving.trail)
+
+    def _is_written(self, block: HeldBlock, disk: DiskStore) -> bool:
+        first, end = disk.num_saved(block.base_key, block.token_ids), len(block.token_ids)
+        if first == end:
+            return True
+        rows = self._kv.export_rows(block.block_id, first, end)
+        return disk.write(block.base_key, block.token_ids, first, rows.numpy().data)

@@ -74,7 +74,7 @@ class HostArena:
         """Give the memory of slots back to the system where it can take it; they can be used again."""
         if self._region is None:
             return
-        for first, count in runs_of(slots):
+        for first, count in runs_of([slot for slot in slots if self._touched[slot]]):
             self._touched[first : first + count] = bytes(count)
             self._region.discard(first * self._stride, (first + count) * self._stride)
 

@@ -242,6 +242,13 @@ class KvCacheManager:
         """
         return self._residents.forget(owner)
 
+    def distrust(self, block_table: Sequence[int]) -> None:
+        """Let nobody find what a table's blocks hold: what was computed may be wrong.
+
+        Other sequences that use some of them go on.
+        """
+        self._residents.distrust(block_table)
+
     def is_writable(self, block_table: Sequence[int], start: int, num_tokens: int) -> bool:
         """Whether values of tokens start ... start + num_tokens - 1 may be written."""
         first, last = start // self.block_size, self.blocks_for(start + num_tokens)

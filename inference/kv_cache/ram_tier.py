@@ -11,7 +11,7 @@ meanwhile, it cannot be found any more, and is free when the last pin goes.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from inference.kv_cache.block import BlockHash, Prefix
 from inference.kv_cache.prefix_index import Match, PrefixIndex
@@ -53,6 +53,11 @@ class RamTier:
         return self.num_slots - len(self._free)
 
     @property
+    def num_dropped(self) -> int:
+        """Slots that hold nothing of worth and are free once nobody reads them any more."""
+        return len(self._dropped)
+
+    @property
     def limit(self) -> int:
         """The most slots that may be used, by `set_limit`."""
         return self._limit
@@ -77,6 +82,10 @@ class RamTier:
         """
         self._limit = max(0, min(num_slots, self.num_slots))
         self._shrink_to(self._limit)
+
+    def free_slots(self) -> Sequence[int]:
+        """Slots that hold nothing, so that their memory can be given back."""
+        return tuple(self._free)
 
     def find(self, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]) -> int | None:
         """The slot of exactly `token_ids` after `parent`, proven by content; None if none has it."""

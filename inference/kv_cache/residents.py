@@ -117,18 +117,12 @@ class Residents:
         Returns:
             How many blocks and slots hold nothing now.
         """
-        freed = []
-        num_slots = 0
-        for key in self.owners.forget(owner):
-            slot = self.ram.place_of(key)
-            if slot is not None:
-                self.ram.drop(slot)
-                num_slots += 1
-            block_id = self.pool.forget(key)
-            if block_id is not None:
-                freed.append(block_id)
-        self._discard(freed)
-        return len(freed) + num_slots
+        return self._drop(self.owners.forget(owner))
+
+    def distrust(self, block_ids: Sequence[int]) -> None:
+        """Let nobody find what used blocks hold, whoever uses it: it may be wrong."""
+        prefixes = [self.pool.prefix_of(block_id) for block_id in block_ids]
+        self._drop([prefix.key for prefix in reversed(prefixes) if prefix is not None])
 
     def clear(self) -> int:
         """Drop all that no sequence uses.
@@ -160,6 +154,21 @@ class Residents:
             self._check_text(f"Slot {slot}", prefix)
         if self.owners.keys() != self.pool.keys() | self.ram.keys():
             raise RuntimeError("A chat owns text that lies nowhere, or text lies here unowned.")
+
+    def _drop(self, keys: Sequence[BlockHash]) -> int:
+        """Let texts be found no more; how many blocks and slots hold nothing now."""
+        freed = []
+        num_slots = 0
+        for key in keys:
+            slot = self.ram.place_of(key)
+            if slot is not None:
+                self.ram.drop(slot)
+                num_slots += 1
+            block_id = self.pool.forget(key)
+            if block_id is not None:
+                freed.append(block_id)
+        self._discard(freed)
+        return len(freed) + num_slots
 
     def _check_text(self, name: str, prefix: Prefix) -> None:
         if prefix.key != self.key(prefix.parent, prefix.token_ids):

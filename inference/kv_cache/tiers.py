@@ -107,6 +107,9 @@ class LoadTicket(Protocol):
     def succeeded(self) -> Sequence[bool]:
         """Per load, in order, whether its rows are there and verified; only when done."""
 
+    def cancel(self) -> None:
+        """Bring nothing more than what is on its way; it is done soon."""
+
 
 class BlockMover(Protocol):
     """Moves rows for the block manager; implemented beside the tensors."""

@@ -38,6 +38,10 @@ class FakeTicket:
     loads: tuple[BlockLoad, ...]
     succeeded: list[bool] = field(default_factory=list)
     is_done: bool = False
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class FakeDisk:

@@ -161,7 +161,7 @@ class TierMachine(RuleBasedStateMachine):
     def fail(self):
         """A step that is never committed, because the device failed."""
         for chunk in self.scheduler.schedule():
-            self.scheduler.remove(chunk.sequence.request_id, seal=False)
+            self.scheduler.remove(chunk.sequence.request_id, is_sound=False)
 
     @precondition(lambda self: self.mover.tickets)
     @rule(data=st.data())

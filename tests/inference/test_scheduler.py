@@ -287,13 +287,13 @@ def test_remove_keeps_the_tail_without_the_last_sampled_token():
     assert prefix.token_ids == (1, 2, 3)
 
 
-def test_remove_after_a_failed_step_keeps_full_blocks_only():
+def test_remove_after_a_failed_step_keeps_nothing():
     scheduler = make_scheduler(token_budget=32)
     scheduler.add(make_sequence(1, list(range(6))))
     run_step(scheduler)
     scheduler.schedule()
-    scheduler.remove(RequestId(1), seal=False)
-    assert counts(scheduler) == BlockCounts(total=16, free=15, cached=1, used=0)
+    scheduler.remove(RequestId(1), is_sound=False)
+    assert counts(scheduler) == BlockCounts(total=16, free=16, cached=0, used=0)
     scheduler.check_integrity()
 
 
@@ -561,7 +561,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def fail(self):
         """A step that is never committed, because the device failed."""
         for chunk in self.scheduler.schedule():
-            self.scheduler.remove(chunk.sequence.request_id, seal=False)
+            self.scheduler.remove(chunk.sequence.request_id, is_sound=False)
 
     @rule()
     def forget(self):

@@ -103,7 +103,7 @@ class DiskStore:
         Whatever is wrong with the folder becomes `problem`; reading goes on as far as it can.
         """
         self._is_open = True
-        if not self._is_on:
+        if not self.is_on:
             self._shelf.clear()
             return
         for name in (names.BLOCKS, names.CHATS):
@@ -113,7 +113,7 @@ class DiskStore:
 
     def cover(self, base_key: BlockHash, token_ids: Sequence[int]) -> tuple[DiskSource, ...]:
         """Sources of as many rows of one block as there are; see `tiers.DiskIndex`."""
-        return self._shelf.cover(base_key, tuple(token_ids)) if self._is_on else ()
+        return self._shelf.cover(base_key, tuple(token_ids)) if self.is_on else ()
 
     def num_saved(self, base_key: BlockHash, token_ids: Sequence[int]) -> int:
         """How many first rows of a block are on disk already."""
@@ -134,7 +134,7 @@ class DiskStore:
             The rows [piece.start, piece.end). None is a miss, which is counted; a file that is at
             fault is removed.
         """
-        if not self._is_on:
+        if not self.is_on:
             return None
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, source.piece, tag)
@@ -161,7 +161,7 @@ class DiskStore:
             conversation_id: Whose chain it is.
             blocks: Base key and ids of each block's rows, from the first block on.
         """
-        if self._is_on:
+        if self.is_on:
             self._claims.claim(conversation_id, blocks, self._clock())
 
     def write(
@@ -186,7 +186,7 @@ class DiskStore:
         assert 0 <= start < len(ids) <= self._block_size, f"rows {start} to {len(ids)} of a block"
         size = memoryview(payload).nbytes
         assert size == (len(ids) - start) * self._bytes_per_token, f"{size} bytes of rows"
-        if not self._is_on:
+        if not self.is_on:
             return False
         miss = self._write(base_key, ids, start, payload)
         if miss is not None:
@@ -195,7 +195,7 @@ class DiskStore:
 
     def save_trail(self, conversation_id: str, token_ids: Sequence[int]) -> None:
         """Note the ids of a conversation's last sequence, in place of those before."""
-        if not self._is_on or self._writer.why_not() is not None:
+        if not self.is_on or self._writer.why_not() is not None:
             return
         path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
         data = pack_trail(token_ids)
@@ -209,7 +209,7 @@ class DiskStore:
     def load_trail(self, conversation_id: str) -> tuple[int, ...] | None:
         """The ids that `save_trail` noted; None if there are none."""
         path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
-        return parse_trail(read_small(path)) if self._is_on else None
+        return parse_trail(read_small(path)) if self.is_on else None
 
     def forget(self, conversation_id: str) -> int:
         """Remove what only this conversation used, of all models; bytes freed."""
@@ -221,11 +221,11 @@ class DiskStore:
 
     def set_budget(self, budget_bytes: int) -> None:
         """Change the most that all files may have; 0 removes them and turns the tier off."""
-        was_on = self._is_on
+        was_on = self.is_on
         self._shelf.set_budget(budget_bytes)
         if not self._is_open:
             return
-        if was_on and self._is_on:
+        if was_on and self.is_on:
             self._shelf.make_room(0)
         else:
             self.open()
@@ -237,7 +237,8 @@ class DiskStore:
         return DiskStats(used, budget, num_pieces, written, misses, problem)
 
     @property
-    def _is_on(self) -> bool:
+    def is_on(self) -> bool:
+        """Whether anything is kept: it is open and has a budget."""
         return self._is_open and self._shelf.budget_bytes > 0
 
     def _write(
