@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.announcer import Announcer
-from app.conversation import OnFull
+from app.conversation import MessageId, OnFull
 from app.messages import Command, MeasurePrompt, PromptMeasured
 from app.session_changes import ChatIsFull, DraftMeasured, DraftReturned
 from inference.request import ChatMessage
@@ -21,6 +21,11 @@ class Question:
     messages: tuple[ChatMessage, ...]
     as_plain_text: bool
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has one message only, besides a system prompt."""
+        return sum(message.role != "system" for message in self.messages) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -32,12 +37,14 @@ class Held:
         choice: What was chosen for the chat.
         instead: What to do when there is no room, gives whether the text was taken; None says that
             the chat is full.
+        message_id: What is edited, or answered again; None is a new message.
     """
 
     text: str
     send: Callable[[], bool]
     choice: OnFull
     instead: Callable[[], bool] | None = None
+    message_id: MessageId | None = None
 
 
 class SendGate:
@@ -69,7 +76,7 @@ class SendGate:
         if known is None:
             self._ask(question)
         else:
-            self._tell_draft(known)
+            self._tell_draft(question, known)
 
     def forget_draft(self) -> None:
         """Nobody waits for the length of the draft any more."""
@@ -88,7 +95,7 @@ class SendGate:
             return True
         if known.fits:
             return held.send()
-        return self._do_instead(held) or self._tell_full(known, held)
+        return self._do_instead(held) or self._tell_full(question, held, known)
 
     def take(self, event: PromptMeasured) -> None:
         """Take the engine's answer."""
@@ -97,9 +104,9 @@ class SendGate:
             return  # asked of another model
         self._newest = (question, event)
         if question == self._draft:
-            self._tell_draft(event)
+            self._tell_draft(question, event)
         if self._held is not None and question == self._held[0]:
-            self._decide(self._held[1], event)
+            self._decide(*self._held, event)
 
     def give_back(self) -> None:
         """Do not send what is held: its text goes back to the person."""
@@ -132,13 +139,13 @@ class SendGate:
         self._asked[measure_id] = question
         self._post(MeasurePrompt(measure_id, question.messages, question.as_plain_text))
 
-    def _decide(self, held: Held, event: PromptMeasured) -> None:
+    def _decide(self, question: Question, held: Held, event: PromptMeasured) -> None:
         self._held = None
         if event.fits:
             self._send(held)
         elif not self._do_instead(held):
             self._return(held)
-            self._tell_full(event, held)
+            self._tell_full(question, held, event)
 
     def _send(self, held: Held) -> None:
         if not held.send():
@@ -151,16 +158,27 @@ class SendGate:
         if held.text:
             self._announcer.notify(DraftReturned(held.text))
 
-    def _tell_full(self, event: PromptMeasured, held: Held) -> bool:
-        self._announcer.notify(ChatIsFull(event.prompt_tokens, event.context_tokens, held.choice))
+    def _tell_full(self, question: Question, held: Held, event: PromptMeasured) -> bool:
+        self._announcer.notify(
+            ChatIsFull(
+                event.prompt_tokens,
+                event.context_tokens,
+                held.choice,
+                held.text,
+                held.message_id,
+                question.is_alone,
+            )
+        )
         return False
 
     def _let_go(self) -> Held | None:
         held, self._held = self._held, None
         return None if held is None else held[1]
 
-    def _tell_draft(self, event: PromptMeasured) -> None:
+    def _tell_draft(self, question: Question, event: PromptMeasured) -> None:
         if event.prompt_tokens:
             self._announcer.notify(
-                DraftMeasured(event.prompt_tokens, event.context_tokens, event.fits)
+                DraftMeasured(
+                    event.prompt_tokens, event.context_tokens, event.fits, question.is_alone
+                )
             )

@@ -99,6 +99,7 @@ class Sending:
             self._path_with(text, message.parent_id),
             text,
             send=lambda: self._shown.say(text, message.parent_id, is_edit=True),
+            message_id=message_id,
         )
 
     def regenerate(self, message_id: MessageId) -> None:
@@ -112,6 +113,7 @@ class Sending:
                 self._shown.path_to(question_id),
                 "",
                 send=lambda: self._shown.answer_again(question_id),
+                message_id=message_id,
             )
 
     def continue_in_new_chat(self, text: str) -> bool:
@@ -207,20 +209,21 @@ class Sending:
         *,
         send: Callable[[], bool],
         instead: Callable[[], bool] | None = None,
+        message_id: MessageId | None = None,
     ) -> bool:
         """Send if there is room; the engine is only asked when it may be scarce."""
         info = self._models.state.info
         choice = self._shown.settings.on_full
         if (
             info is None
-            or choice == "leave_out"
+            or (choice == "leave_out" and len(path) > 1)  # with one there is nothing to leave out
             or surely_fits(
                 path, settings=self._shown.settings, general=self._settings.value, info=info
             )
         ):
             return send()
         return self._gate.pass_through(
-            self._question(path, info), Held(text, send, choice, instead)
+            self._question(path, info), Held(text, send, choice, instead, message_id)
         )
 
     def _go_on(self, chat: Conversation, summary: str, text: str) -> None:

@@ -125,11 +125,13 @@ class DraftMeasured:
         prompt_tokens: With all that the model would read.
         context_tokens: The most that the model can hold, prompt and reply together.
         fits: Whether there is room for it and for a reply worth having.
+        is_alone: Whether it is the chat's only message, so that nothing could be left out for it.
     """
 
     prompt_tokens: int
     context_tokens: int
     fits: bool
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,17 @@ class ChatIsFull:
 
     Attributes:
         choice: What was chosen for this chat.
+        text: What was to be sent; "" if it was another reply.
+        message_id: What was to be edited, or to be answered again; None was a new message.
+        is_alone: As in DraftMeasured.
     """
 
     prompt_tokens: int
     context_tokens: int
     choice: OnFull
+    text: str = ""
+    message_id: MessageId | None = None
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

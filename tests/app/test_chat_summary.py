@@ -145,16 +145,18 @@ def test_text_that_no_chat_holds_comes_back(ready: Bench) -> None:
     ready.measured(2100, fits=False)
     summed_up(ready)
     ready.measured(2090, fits=False)
-    assert ready.take() == [DraftReturned(LONG), ChatIsFull(2090, 2048, "new_chat")]
+    refused = ChatIsFull(2090, 2048, "new_chat", LONG, is_alone=True)
+    assert ready.take() == [DraftReturned(LONG), refused]
     assert ready.chat.messages == {}
     assert not ready.session.send(LONG)
-    assert ready.take() == [ChatIsFull(2090, 2048, "new_chat")]
+    assert ready.take() == [refused]
 
 
 def test_edit_in_a_full_chat_is_only_told(ready: Bench) -> None:
     ready.session.edit(MessageId(1), LONG)
     ready.measured(2000, fits=False)
-    assert ready.take() == [DraftReturned(LONG), ChatIsFull(2000, 2048, "new_chat")]
+    refused = ChatIsFull(2000, 2048, "new_chat", LONG, MessageId(1), is_alone=True)
+    assert ready.take() == [DraftReturned(LONG), refused]
     assert not ready.session.is_summarising
 
 

@@ -22,7 +22,7 @@ from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, PATH, Bench
 
 LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 PART = PromptPart((1, 2, 3), b"d" * 16)
-FULL = ChatIsFull(2000, 2048, "ask")
+FULL = ChatIsFull(2000, 2048, "ask", LONG)
 
 
 @pytest.fixture
@@ -329,10 +329,11 @@ def test_edit_goes_through_the_same_door(ready: Bench) -> None:
     assert ready.session.edit(MessageId(1), LONG)
     assert [message.content for message in ready.measures()[0].messages] == [LONG]
     ready.measured(2000, fits=False)
-    assert ready.take() == [DraftReturned(LONG), FULL]
+    refused = replace(FULL, message_id=MessageId(1), is_alone=True)
+    assert ready.take() == [DraftReturned(LONG), refused]
     assert ready.texts == ["a", "b"]
     assert not ready.session.edit(MessageId(1), LONG)
-    assert ready.take() == [FULL]
+    assert ready.take() == [refused]
     ready.session.edit(MessageId(1), LONG + "x")
     ready.measured(1000, fits=True)
     assert ready.texts == [LONG + "x", ""]
@@ -348,7 +349,7 @@ def test_regenerate_goes_through_the_same_door(ready: Bench) -> None:
     ready.ready()
     ready.session.regenerate(reply_id)
     ready.measured(2000, fits=False)
-    assert ready.take() == [FULL]
+    assert ready.take() == [replace(FULL, text="", message_id=reply_id)]
     assert ready.last.id == reply_id
     ready.session.load_model(PATH)
     ready.ready()
@@ -381,6 +382,20 @@ def test_chat_that_leaves_out_is_sent_without_a_question(ready: Bench) -> None:
     assert isinstance(command, Generate)
     assert (command.leave_out, command.left_out, command.keep_on_disk) == (True, 0, True)
     assert [message.content for message in command.messages] == ["a", "b", LONG]
+
+
+def test_message_that_does_not_fit_alone_is_refused_whatever_was_chosen(bench: Bench) -> None:
+    bench.ready()
+    bench.session.choose_on_full("leave_out")
+    assert bench.session.send(LONG)
+    bench.measured(2100, fits=False)
+    assert bench.take() == [
+        DraftReturned(LONG),
+        ChatIsFull(2100, 2048, "leave_out", LONG, is_alone=True),
+    ]
+    bench.session.measure_draft(LONG)
+    assert bench.take() == [DraftMeasured(2100, 2048, fits=False, is_alone=True)]
+    assert bench.session.conversation is None
 
 
 def test_what_was_left_out_is_kept_and_marked(ready: Bench) -> None:

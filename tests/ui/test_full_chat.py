@@ -7,13 +7,15 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
+from app.conversation import OnFull
 from app.session_changes import DraftMeasured, SessionChange
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow, wait_for
-from ui.chat.full_chat_words import full_words, hint_words, summary_words
+from ui.chat.full_chat_words import full_words, hint_words, summary_words, too_long_words
 from ui.dialogs.chat_settings import ChatSettingsDialog
 from ui.replies.left_out_mark import LeftOutMark
+from ui.replies.message_view import OwnMessageView
 
 Opener = Callable[..., OpenWindow]
 LONG = "More words than there is surely room for, so they are measured before they are sent. " * 30
@@ -140,6 +142,125 @@ def test_enter_in_a_full_chat_keeps_the_text_and_the_choice_sends_it(full: OpenW
     full.wait(lambda: len(full.engine.requests) == 2 and not full.session.is_replying)
     assert full.prompts[-1] == [LONG]
     assert full.chat.composer.text == ""
+
+
+def test_choice_sends_a_draft_that_was_known_to_be_too_long_when_it_was_sent(
+    full: OpenWindow,
+) -> None:
+    full.chat.composer.set_text(LONG)
+    full.wait(full.chat.full_card.isVisible)
+    full.press(Qt.Key.Key_Return)
+    assert full.chat.composer.text == LONG
+    full.click("Leave out the oldest", full.chat.full_card)
+    full.wait(lambda: full.prompts[-1] == [LONG] and not full.session.is_replying)
+    assert full.chat.composer.text == ""
+
+
+def test_choice_does_not_send_what_is_still_being_written(full: OpenWindow) -> None:
+    full.chat.composer.set_text(LONG)
+    full.wait(full.chat.full_card.isVisible)
+    full.press(Qt.Key.Key_Return)
+    full.chat.composer.set_text(LONG + "and")
+    full.click("Leave out the oldest", full.chat.full_card)
+    assert full.chat.composer.text == LONG + "and"
+    assert not full.session.is_replying
+
+
+@pytest.fixture
+def crowded(open_window: Opener) -> OpenWindow:
+    """A chat of four messages in a model in which only two fit."""
+    # So long that nothing about it is sure.
+    window = open_window(FakeScript(replies=["One.", "Two."], prefill_tokens=1700))
+    window.start_engine()
+    window.say("First")
+    window.say("Second")
+    window.wait(lambda: window.texts == ["First", "One.", "Second", "Two."])
+    window.wait(lambda: not window.session.is_replying)
+    window.script.message_tokens = 700
+    window.start_engine("/models/smaller.gguf")
+    window.wait(window.chat.full_card.isVisible)
+    return window
+
+
+def test_another_reply_that_was_refused_comes_with_the_choice(crowded: OpenWindow) -> None:
+    crowded.chat.composer.set_text("A draft")
+    crowded.wait(lambda: "3,500 tokens" in crowded.chat.full_card.text)
+    crowded.session.regenerate(crowded.messages[-1].id)
+    crowded.wait(lambda: "2,100 tokens" in crowded.chat.full_card.text)
+    crowded.click("Leave out the oldest", crowded.chat.full_card)
+    crowded.wait(lambda: len(crowded.engine.requests) == 1 and not crowded.session.is_replying)
+    assert crowded.prompts == [["Second"]]
+    assert crowded.texts == ["First", "One.", "Second", "One."]
+    assert crowded.chat.composer.text == "A draft"
+
+
+def test_draft_begun_after_a_refused_reply_is_what_the_choice_is_about(
+    crowded: OpenWindow,
+) -> None:
+    crowded.session.regenerate(crowded.messages[-1].id)
+    crowded.wait(lambda: "2,100 tokens" in crowded.chat.full_card.text)
+    crowded.type("Third")
+    crowded.click("Leave out the oldest", crowded.chat.full_card)
+    assert not crowded.session.is_replying
+    assert crowded.chat.composer.text == "Third"
+
+
+@pytest.mark.parametrize("was_measured", [False, True])
+def test_edit_that_was_refused_comes_with_the_choice(
+    crowded: OpenWindow, was_measured: bool
+) -> None:
+    second = crowded.messages[2].id
+    crowded.session.choose_on_full("new_chat")
+    crowded.controller.full_chat.refresh()
+    for _ in range(2 if was_measured else 1):
+        view = crowded.view(second)
+        assert isinstance(view, OwnMessageView)
+        crowded.chat.composer.set_text("")
+        view.stop_editing()
+        view.start_editing("Otherwise")
+        crowded.click("Save", view)
+        crowded.wait(crowded.chat.full_card.isVisible)
+    assert view.edited_text == ("Otherwise" if was_measured else None)
+    assert crowded.chat.composer.text == ("" if was_measured else "Otherwise")
+    assert not crowded.chat.hint.isVisible()
+    crowded.click("Leave out the oldest", crowded.chat.full_card)
+    crowded.wait(lambda: len(crowded.engine.requests) == 1 and not crowded.session.is_replying)
+    assert crowded.texts == ["First", "One.", "Otherwise", "One."]
+    assert crowded.chat.composer.text == ""
+
+
+def test_edit_that_is_still_open_goes_into_the_new_chat(crowded: OpenWindow) -> None:
+    for _ in range(2):  # the second time its length is known, and the editor stays
+        crowded.chat.composer.set_text("")
+        view = crowded.view(crowded.messages[2].id)
+        assert isinstance(view, OwnMessageView)
+        view.start_editing("Otherwise")
+        crowded.click("Save", view)
+        crowded.wait(lambda: "2,100 tokens" in crowded.chat.full_card.text)
+    crowded.script.message_tokens = 100
+    crowded.click("New chat with a summary", crowded.chat.full_card)
+    crowded.wait(lambda: crowded.texts == ["Otherwise", "Two."])
+
+
+@pytest.mark.parametrize("choice", ["ask", "stop", "new_chat", "leave_out"])
+def test_message_that_is_too_long_alone_is_told_so(open_window: Opener, choice: OnFull) -> None:
+    window = open_window(FakeScript(message_tokens=3000))
+    window.start_engine()
+    window.session.choose_on_full(choice)
+    window.chat.composer.set_text(LONG)
+    window.press(Qt.Key.Key_Return)
+    window.wait(window.chat.full_card.isVisible)
+    title, text = window.chat.full_card.text.split("\n")
+    assert (title, text) == too_long_words(3000, 2048, has_instructions=False)
+    assert _buttons(window) == []
+    assert not window.chat.hint.isVisible()
+    assert window.chat.composer.text == LONG
+    assert window.chat.composer.button.toolTip() == title
+    assert window.engine.requests == []
+    window.script.message_tokens = 100
+    window.chat.composer.set_text("Short")
+    window.wait(window.chat.composer.button.isEnabled)
+    assert not window.chat.full_card.isVisible()
 
 
 def test_not_now_sends_nothing_and_offers_to_choose_otherwise(full: OpenWindow) -> None:
@@ -305,6 +426,14 @@ def test_words_name_the_two_numbers_that_matter() -> None:
     )
     assert full_words(1001, 1000, is_off=True)[1] == (
         "Sending is off. It takes 1,001 tokens, and 1,000 fit."
+    )
+    assert too_long_words(1001, 1000, has_instructions=False) == (
+        "This message is too long",
+        "It takes 1,001 tokens, and 1,000 fit. Make it shorter.",
+    )
+    assert too_long_words(900, 1000, has_instructions=True)[1] == (
+        "With the instructions of this chat it takes 900 of 1,000 tokens, and a reply needs room"
+        " too. Make one of them shorter."
     )
     assert summary_words(1234, has_message=False)[1] == "1,234 characters so far."
     assert summary_words(0, has_message=False)[1] == "A new chat opens when it is done."

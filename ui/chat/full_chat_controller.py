@@ -3,7 +3,7 @@
 from PySide6.QtCore import QObject, Qt, QTimer
 
 from app.chat_session import ChatSession
-from app.conversation import OnFull
+from app.conversation import MessageId, OnFull
 from app.messages import Failure
 from app.session_changes import (
     ChatIsFull,
@@ -22,11 +22,14 @@ from ui.chat.full_chat_words import (
     NEW_CHAT,
     NOT_NOW,
     STOP,
+    TOO_LONG,
     full_words,
     hint_words,
     summary_words,
+    too_long_words,
 )
 from ui.controls.throttle import Throttle
+from ui.replies.message_view import OwnMessageView
 
 MEASURE_DELAY_MS = 300
 _PROGRESS_MS = 250
@@ -40,7 +43,8 @@ class FullChatController(QObject):
         self._session = session
         self._pane = pane
         self._size: tuple[int, int] | None = None  # prompt and context in tokens, if it is too long
-        self._was_refused = False  # the draft was to be sent, so a choice sends it
+        self._is_alone = False  # what is too long is one message, so nothing can be left out
+        self._refused: ChatIsFull | None = None  # what was to be done, so that a choice does it
         self._num_chars: int | None = None  # of the summary in the making
         self._has_message = True  # that goes on after the summary
         self._progress = Throttle(_PROGRESS_MS, self)
@@ -58,18 +62,19 @@ class FullChatController(QObject):
 
     def _follow(self, change: SessionChange) -> None:
         match change:
-            case DraftMeasured(prompt_tokens, context_tokens, fits):
-                self._take_size(None if fits else (prompt_tokens, context_tokens))
-            case ChatIsFull(prompt_tokens, context_tokens, _):
-                self._was_refused = True
-                self._take_size((prompt_tokens, context_tokens))
-            case ConversationShown() | ModelChanged():
+            case DraftMeasured(fits=True) | ConversationShown() | ModelChanged():
                 self._take_size(None)
-                self._measure_later()
+                if not isinstance(change, DraftMeasured):
+                    self._measure_later()
+            case DraftMeasured(prompt_tokens, context_tokens):
+                self._take_size((prompt_tokens, context_tokens), is_alone=change.is_alone)
+            case ChatIsFull(prompt_tokens, context_tokens):
+                self._refused = change
+                self._take_size((prompt_tokens, context_tokens), is_alone=change.is_alone)
             case MessageChanged():
                 self._measure_later()
             case ReplyStarted():
-                self._was_refused = False
+                self._refused = None
                 self._show()
             case SummaryProgress(num_chars):
                 self._num_chars = num_chars
@@ -82,7 +87,8 @@ class FullChatController(QObject):
     # ------------------------------------------------------------ measuring
 
     def _text_changed(self) -> None:
-        self._was_refused = False
+        if self._refused is not None and not self._refused.text:
+            self._refused = None  # from now on it is about what is being written
         self._measure_later()
 
     def _measure_later(self) -> None:
@@ -93,9 +99,11 @@ class FullChatController(QObject):
         if not self._session.is_replying and not self._session.is_summarising:
             self._session.measure_draft(self._pane.composer.text)
 
-    def _take_size(self, size: tuple[int, int] | None) -> None:
+    def _take_size(self, size: tuple[int, int] | None, *, is_alone: bool = False) -> None:
         self._size = size
-        self._was_refused = self._was_refused and size is not None
+        self._is_alone = is_alone
+        if size is None:
+            self._refused = None
         self._show()
 
     # ------------------------------------------------------------ what is shown
@@ -106,22 +114,42 @@ class FullChatController(QObject):
         is_full = self._size is not None and not self._session.is_replying and not is_summing
         self._show_card(choice, is_full=is_full, is_summing=is_summing)
         hint = hint_words(choice) if is_full else ""
-        if hint:
+        if hint and not self._pane.full_card.isVisibleTo(self._pane):
             self._pane.hint.show_text(hint, tip="Choose otherwise in the settings of this chat")
         else:
             self._pane.hint.hide()
         block = "This chat is being summed up" if is_summing else ""
-        if is_full and choice == "stop":
-            block = "This chat is full"
+        if is_full:
+            block = self._block(choice)
         self._pane.composer.set_block(block)
         self._pane.place()
+
+    def _block(self, choice: OnFull) -> str:
+        """Why nothing can be sent in a full chat; "" if it can."""
+        if self._is_alone and not self._is_about_message:
+            return TOO_LONG
+        return "This chat is full" if choice == "stop" else ""
+
+    @property
+    def _is_about_message(self) -> bool:
+        """Whether an edit, or another reply, was refused, and not the draft."""
+        return self._refused is not None and self._refused.message_id is not None
 
     def _show_card(self, choice: OnFull, *, is_full: bool, is_summing: bool) -> None:
         card = self._pane.full_card
         if is_summing:
             title, text = summary_words(self._num_chars or 0, has_message=self._has_message)
             card.show_words(title, text, [(STOP, self._session.stop)], kind="work")
-        elif is_full and self._size is not None and choice in ("ask", "stop"):
+        elif is_full and self._size is not None and self._is_alone:
+            has_own = bool(self._session.chat_settings.system_prompt)
+            title, text = too_long_words(*self._size, has_instructions=has_own)
+            card.show_words(title, text, [], kind="warning")
+        elif (
+            is_full
+            and self._size is not None
+            # A new chat is begun by a message, not by an edit or another reply.
+            and (choice in ("ask", "stop") or (choice == "new_chat" and self._is_about_message))
+        ):
             title, text = full_words(*self._size, is_off=choice == "stop")
             actions = [(LEAVE_OUT, self._leave_out), (NEW_CHAT, self._sum_up)]
             if choice == "ask":
@@ -133,23 +161,47 @@ class FullChatController(QObject):
     # ------------------------------------------------------------ what is chosen
 
     def _leave_out(self) -> None:
-        wants_to_send = self._was_refused
+        refused = self._refused
         self._choose("leave_out")
-        if wants_to_send:
-            self._pane.composer.submit()
+        if refused is not None:
+            self._do(refused)
+
+    def _do(self, refused: ChatIsFull) -> None:
+        """Do what was refused, unless its text has been changed since: then it is not finished."""
+        composer, message_id = self._pane.composer, refused.message_id
+        if message_id is None:
+            if composer.text == refused.text:
+                composer.submit()
+        elif not refused.text:
+            self._session.regenerate(message_id)
+        elif self._edited_text(message_id) == refused.text:
+            self._session.edit(message_id, refused.text)
+        elif composer.text == refused.text:  # where an edit comes back to
+            composer.set_text("")
+            if not self._session.edit(message_id, refused.text):
+                composer.set_text(refused.text)
+
+    def _edited_text(self, message_id: MessageId) -> str | None:
+        view = self._pane.messages.view_of(message_id)
+        return view.edited_text if isinstance(view, OwnMessageView) else None
 
     def _send_nothing(self) -> None:
+        self._refused = None
         self._choose("stop")
 
     def _choose(self, choice: OnFull) -> None:
         self._session.choose_on_full(choice)
         self._show()
+        self._measure_later()  # what was refused may have been an edit, and the draft has room
         self._pane.composer.input.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def _sum_up(self) -> None:
         """Once, for this chat as it is now: another one begins, and this choice goes with it."""
         composer = self._pane.composer
         text = composer.text
+        refused = self._refused
+        if refused is not None and refused.message_id is not None and not text.strip():
+            text = self._edited_text(refused.message_id) or ""  # its editor goes with this chat
         self._has_message = bool(text.strip())
         composer.set_text("")  # first: the new chat must not find it as a draft
         is_taken = False

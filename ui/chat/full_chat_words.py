@@ -4,10 +4,21 @@ from app.conversation import OnFull
 from ui.controls.numbers import count
 from ui.dialogs.on_full_choices import LEAVE_OUT, NEW_CHAT
 
-__all__ = ["LEAVE_OUT", "NEW_CHAT", "NOT_NOW", "STOP", "full_words", "hint_words", "summary_words"]
+__all__ = [
+    "LEAVE_OUT",
+    "NEW_CHAT",
+    "NOT_NOW",
+    "STOP",
+    "TOO_LONG",
+    "full_words",
+    "hint_words",
+    "summary_words",
+    "too_long_words",
+]
 
 NOT_NOW = "Not now"
 STOP = "Stop"
+TOO_LONG = "This message is too long"
 
 _HINTS = {
     "leave_out": "This chat is full: the oldest messages will be left out.",
@@ -18,14 +29,17 @@ _HINTS = {
 def full_words(prompt_tokens: int, context_tokens: int, *, is_off: bool) -> tuple[str, str]:
     """Title and sentence of the card; `is_off` if nothing is to be sent."""
     step = "Sending is off." if is_off else "Leave out the oldest messages, or start a new chat."
-    if prompt_tokens > context_tokens:
-        numbers = f"It takes {count(prompt_tokens)} tokens, and {count(context_tokens)} fit."
-    else:
-        numbers = (
-            f"It takes {count(prompt_tokens)} of {count(context_tokens)} tokens, and a reply needs"
-            " room too."
-        )
-    return "This chat is full", f"{step} {numbers}"
+    return "This chat is full", f"{step} It takes {_numbers(prompt_tokens, context_tokens)}"
+
+
+def too_long_words(
+    prompt_tokens: int, context_tokens: int, *, has_instructions: bool
+) -> tuple[str, str]:
+    """Title and sentence of the card about a message that does not fit alone."""
+    subject, step = "It takes", "Make it shorter."
+    if has_instructions:
+        subject, step = "With the instructions of this chat it takes", "Make one of them shorter."
+    return TOO_LONG, f"{subject} {_numbers(prompt_tokens, context_tokens)} {step}"
 
 
 def summary_words(num_chars: int, *, has_message: bool) -> tuple[str, str]:
@@ -36,6 +50,12 @@ def summary_words(num_chars: int, *, has_message: bool) -> tuple[str, str]:
         "Summarising this chat…",
         f"{so_far} {kept}".strip() or "A new chat opens when it is done.",
     )
+
+
+def _numbers(prompt_tokens: int, context_tokens: int) -> str:
+    if prompt_tokens > context_tokens:
+        return f"{count(prompt_tokens)} tokens, and {count(context_tokens)} fit."
+    return f"{count(prompt_tokens)} of {count(context_tokens)} tokens, and a reply needs room too."
 
 
 def hint_words(choice: OnFull) -> str:

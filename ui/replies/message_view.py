@@ -187,6 +187,11 @@ class OwnMessageView(MessageView):
 
     # ------------------------------------------------------------ actions
 
+    @property
+    def edited_text(self) -> str | None:
+        """What stands in the editor; None if there is none."""
+        return None if self._editor is None else self._editor.field.toPlainText()
+
     def _reveal(self) -> None:
         """Show the actions under the pointer and for the keyboard."""
         for button in (self._copy, self._edit):
