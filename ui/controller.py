@@ -113,11 +113,12 @@ class Controller(QObject):
 
     def open_settings(self) -> None:
         """Show theme, text size and memory."""
-        dialog = PreferencesDialog(self._theme, self._window, budgets=self.memory.budgets)
+        dialog = PreferencesDialog(
+            self._theme, self._window, make_memory=lambda: self.memory.make_page(self._theme)
+        )
         look = dialog.look
         look.theme_chosen.connect(lambda key: self.appearance.choose_theme(theme_choice(key)))
         look.text_size_chosen.connect(self.appearance.choose_text_size)
-        self.memory.attach(dialog.memory)
         self._open(dialog)
 
     def open_about(self) -> None:

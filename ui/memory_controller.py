@@ -18,6 +18,7 @@ from inference.metrics import EngineStats, ModelInfo
 from ui.controls.toast import Toast
 from ui.dialogs.memory_page import Budgets, MemoryPage
 from ui.dialogs.memory_words import cleared_text
+from ui.look.theme import Theme
 
 
 class MemoryController(QObject):
@@ -36,20 +37,17 @@ class MemoryController(QObject):
         session.subscribe(self._follow)
         self._show_model()
 
-    @property
-    def budgets(self) -> Budgets:
-        """What is set for device, RAM and disk."""
+    def make_page(self, theme: Theme) -> MemoryPage:
+        """A page of what is set and cached, kept true from now on."""
         value = self._settings.value
-        return (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes)
-
-    def attach(self, page: MemoryPage) -> None:
-        """Keep this page true from now on."""
-        self._page = page
+        budgets = (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes)
+        page = self._page = MemoryPage(theme, budgets)
         page.budgets_chosen.connect(self._set_budgets)
         page.scheme_chosen.connect(self._session.set_kv_scheme)
         page.clear_requested.connect(self._session.clear_all_cache)
         page.show_stats(self._stats)
         self._show_model()
+        return page
 
     def clear_chat(self, chat_id: str) -> None:
         """Forget what models have read of this chat; its text stays."""

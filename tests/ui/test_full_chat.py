@@ -7,7 +7,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from app.conversation import OnFull
+from app.conversation import MessageId, OnFull
 from app.session_changes import DraftMeasured, SessionChange
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
@@ -205,6 +205,16 @@ def test_draft_begun_after_a_refused_reply_is_what_the_choice_is_about(
     assert crowded.chat.composer.text == "Third"
 
 
+def _refuse_edit(window: OpenWindow, message_id: MessageId) -> OwnMessageView:
+    view = window.view(message_id)
+    assert isinstance(view, OwnMessageView)
+    window.chat.composer.set_text("")
+    view.start_editing("Otherwise")
+    window.click("Save", view)
+    window.wait(lambda: "2,100 tokens" in window.chat.full_card.text)
+    return view
+
+
 @pytest.mark.parametrize("was_measured", [False, True])
 def test_edit_that_was_refused_comes_with_the_choice(
     crowded: OpenWindow, was_measured: bool
@@ -212,14 +222,9 @@ def test_edit_that_was_refused_comes_with_the_choice(
     second = crowded.messages[2].id
     crowded.session.choose_on_full("new_chat")
     crowded.controller.full_chat.refresh()
-    for _ in range(2 if was_measured else 1):
-        view = crowded.view(second)
-        assert isinstance(view, OwnMessageView)
-        crowded.chat.composer.set_text("")
-        view.stop_editing()
-        view.start_editing("Otherwise")
-        crowded.click("Save", view)
-        crowded.wait(crowded.chat.full_card.isVisible)
+    view = _refuse_edit(crowded, second)
+    if was_measured:
+        view = _refuse_edit(crowded, second)
     assert view.edited_text == ("Otherwise" if was_measured else None)
     assert crowded.chat.composer.text == ("" if was_measured else "Otherwise")
     assert not crowded.chat.hint.isVisible()
@@ -231,12 +236,7 @@ def test_edit_that_was_refused_comes_with_the_choice(
 
 def test_edit_that_is_still_open_goes_into_the_new_chat(crowded: OpenWindow) -> None:
     for _ in range(2):  # the second time its length is known, and the editor stays
-        crowded.chat.composer.set_text("")
-        view = crowded.view(crowded.messages[2].id)
-        assert isinstance(view, OwnMessageView)
-        view.start_editing("Otherwise")
-        crowded.click("Save", view)
-        crowded.wait(lambda: "2,100 tokens" in crowded.chat.full_card.text)
+        _refuse_edit(crowded, crowded.messages[2].id)
     crowded.script.message_tokens = 100
     crowded.click("New chat with a summary", crowded.chat.full_card)
     crowded.wait(lambda: crowded.texts == ["Otherwise", "Two."])

@@ -1,5 +1,6 @@
 """General settings: look and memory, which act at once. GUI thread."""
 
+from collections.abc import Callable
 from typing import cast
 
 from PySide6.QtCore import QTimer, Signal
@@ -10,7 +11,7 @@ from ui.controls.segmented import Segmented
 from ui.controls.slider import Slider
 from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
-from ui.dialogs.memory_page import Budgets, MemoryPage
+from ui.dialogs.memory_page import MemoryPage
 from ui.look.theme import MAX_TEXT_SIZE_PERCENT, MIN_TEXT_SIZE_PERCENT, Theme, ThemeChoice
 
 TEXT_SIZE_STEP = 10
@@ -76,20 +77,27 @@ class LookPage(QWidget):
 class PreferencesDialog(Dialog):
     """Two pages, of which one is shown.
 
+    Args:
+        theme: Colours and fonts.
+        parent: The window.
+        make_memory: Makes the page of memory; called once at most.
+
     Attributes:
         pages: Chooses the page.
-        look, memory: The pages.
+        look: The first page.
     """
 
-    def __init__(self, theme: Theme, parent: QWidget | None, *, budgets: Budgets) -> None:
+    def __init__(
+        self, theme: Theme, parent: QWidget | None, *, make_memory: Callable[[], MemoryPage]
+    ) -> None:
         super().__init__(theme, "Settings", parent, width=_WIDTH)
         self.pages = Segmented(theme, "Page", PAGES)
         self.pages.chosen.connect(self.show_page)
         self.look = LookPage(theme)
-        self.memory = MemoryPage(theme, budgets)
+        self._make_memory = make_memory
+        self._memory: MemoryPage | None = None
         self._area = TallArea()
         self._area.content.addWidget(self.look)
-        self._area.content.addWidget(self.memory)
         self.content.addWidget(self.pages)
         self.content.addSpacing(4)
         self.content.addWidget(self._area)
@@ -97,10 +105,19 @@ class PreferencesDialog(Dialog):
         self._fit_later.setSingleShot(True)
         self._fit_later.setInterval(0)
         self._fit_later.timeout.connect(self._area.fit)
-        self.memory.height_changed.connect(self._fit_later.start)
         theme.changed.connect(self._fit_later.start)
         self.add_button("Close", is_first=True).clicked.connect(self.accept)
         self.show_page("look")
+
+    @property
+    def memory(self) -> MemoryPage:
+        """The page of memory; made when it is first wanted, since it has many parts."""
+        if self._memory is None:
+            self._memory = self._make_memory()
+            self._memory.hide()
+            self._area.content.addWidget(self._memory)
+            self._memory.height_changed.connect(self._fit_later.start)
+        return self._memory
 
     @property
     def area(self) -> TallArea:
@@ -111,7 +128,8 @@ class PreferencesDialog(Dialog):
         """Show the page of this key of `PAGES`."""
         self.pages.set_key(key)
         self.look.setVisible(key == "look")
-        self.memory.setVisible(key == "memory")
+        if key == "memory" or self._memory is not None:
+            self.memory.setVisible(key == "memory")
         self._area.verticalScrollBar().setValue(0)
         self._area.fit()
 
