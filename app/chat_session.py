@@ -42,6 +42,7 @@ from app.model_desk import ModelDesk
 from app.search import SearchHit
 from app.sending import Sending
 from app.session_changes import (
+    BudgetRefused,
     CacheWasCleared,
     ChatIsFull,
     ConversationsChanged,
@@ -69,6 +70,7 @@ from app.texts import storable
 from inference.config import KvSchemeName
 
 __all__ = [
+    "BudgetRefused",
     "CacheWasCleared",
     "ChatIsFull",
     "ChatSession",

@@ -14,7 +14,7 @@ from app.messages import (
     ModelUnloaded,
     SetCacheBudgets,
 )
-from app.session_changes import ModelChanged, ModelState, SchemeRefused
+from app.session_changes import BudgetRefused, ModelChanged, ModelState, SchemeRefused
 from app.settings import MAX_RECENT_MODELS, SettingsStore
 from inference.config import KvSchemeName
 
@@ -47,9 +47,13 @@ class ModelDesk:
         self._post = post
         self._announcer = announcer
         self._kv_dir = kv_dir
+        # While a model is opened with another budget of the device: what was set before.
+        self._before: tuple[int | None] | None = None
 
     def load(self, path: str) -> None:
         """Open a model; the one that is open is closed, its replies end as stopped."""
+        if path != self.state.path:
+            self._before = None
         config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
         self._set(ModelState("loading", path))
         self._post(LoadModel(path, config))
@@ -76,6 +80,7 @@ class ModelDesk:
         )
         self._post(SetCacheBudgets(ram_bytes, disk_bytes))
         if device_bytes != before and self.state.path:
+            self._before = self._before or (before,)
             self.load(self.state.path)
 
     def handle(self, event: ModelEvent) -> None:
@@ -91,19 +96,25 @@ class ModelDesk:
             case ModelLoading():
                 self._set(ModelState("loading", path, event.stage, event.fraction))
             case ModelReady():
+                self._before = None
                 self._set(ModelState("ready", path, info=event.info))
                 self._remember(path)
             case ModelFailed():
                 self._failed(event)
 
     def _failed(self, event: ModelFailed) -> None:
-        general = self._settings.value
-        if not event.is_scheme_refused or kv_scheme_of(general, event.path) == "auto":
+        general, before = self._settings.value, self._before
+        self._before = None
+        if event.is_scheme_refused and kv_scheme_of(general, event.path) != "auto":
+            self._settings.change(kv_schemes=with_kv_scheme(general, event.path, "auto"))
+            self.load(event.path)
+            self._announcer.notify(SchemeRefused(event.failure.message))
+        elif event.failure.kind == "memory" and before is not None:
+            self._settings.change(kv_cache_bytes=before[0])
+            self.load(event.path)
+            self._announcer.notify(BudgetRefused(event.failure.message))
+        else:
             self._set(ModelState("failed", event.path, failure=event.failure))
-            return
-        self._settings.change(kv_schemes=with_kv_scheme(general, event.path, "auto"))
-        self.load(event.path)
-        self._announcer.notify(SchemeRefused(event.failure.message))
 
     def _set(self, state: ModelState) -> None:
         self.state = state

@@ -207,6 +207,17 @@ class SchemeRefused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetRefused:
+    """There is no room for the memory of the model that was set; it is what it was before.
+
+    Attributes:
+        reason: One sentence.
+    """
+
+    reason: str
+
+
 SessionChange = (
     ConversationsChanged
     | ConversationShown
@@ -225,4 +236,5 @@ SessionChange = (
     | SummaryEnded
     | CacheWasCleared
     | SchemeRefused
+    | BudgetRefused
 )

@@ -7,6 +7,7 @@ from app.chat_session import ChatSession
 from app.conversation import ConversationId
 from app.engine_setup import kv_scheme_of
 from app.session_changes import (
+    BudgetRefused,
     CacheWasCleared,
     ModelChanged,
     SchemeRefused,
@@ -66,6 +67,8 @@ class MemoryController(QObject):
                 self._tell_cleared(freed_bytes, is_one_chat=chat_id is not None)
             case SchemeRefused(reason):
                 self._toast.show_text(reason, icon_name="circle-alert", icon_role="warn")
+            case BudgetRefused(reason):
+                self._tell_refused_budget(reason)
             case _:
                 pass
 
@@ -75,6 +78,14 @@ class MemoryController(QObject):
         page = self._open_page()
         if page is not None and not is_one_chat:
             page.show_cleared(result)
+
+    def _tell_refused_budget(self, reason: str) -> None:
+        self._toast.show_text(
+            f"{reason} The size is as it was before.", icon_name="circle-alert", icon_role="warn"
+        )
+        page = self._open_page()
+        if page is not None:
+            page.show_device_budget(self._settings.value.kv_cache_bytes)
 
     def _set_budgets(self, budgets: Budgets) -> None:
         self._session.set_cache_budgets(*budgets)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.chat_session import (
+    BudgetRefused,
     CacheWasCleared,
     ModelChanged,
     ModelState,
@@ -146,6 +147,39 @@ def test_scheme_without_a_model_or_without_a_name_is_not_set(bench: Bench) -> No
     with pytest.raises(SettingError):
         bench.session.set_kv_scheme("int3")
     assert bench.posted == []
+
+
+def test_memory_of_the_model_that_finds_no_room_falls_back_to_what_it_was(ready: Bench) -> None:
+    ready.session.set_cache_budgets(2**28, None, None)
+    ready.session.handle_event(ModelReady(INFO))
+    ready.session.set_cache_budgets(2**40, 2**30, None)
+    ready.session.set_cache_budgets(2**41, 2**30, None)
+    ready.posted.clear()
+    ready.take()
+    ready.session.handle_event(ModelFailed(PATH, FAILURE))
+    assert ready.posted == [
+        LoadModel(PATH, config(ready, kv_cache_bytes=2**28, ram_cache_bytes=2**30))
+    ]
+    assert ready.settings.value.kv_cache_bytes == 2**28
+    assert ready.take() == [
+        ModelChanged(ModelState("loading", PATH)),
+        BudgetRefused("It needs 6 GB."),
+    ]
+    ready.session.handle_event(ModelFailed(PATH, FAILURE))
+    assert ready.session.model.kind == "failed"
+
+
+@pytest.mark.parametrize("path", [PATH, "/models/other.gguf"])
+def test_model_without_room_that_was_opened_later_changes_no_budget(
+    ready: Bench, path: str
+) -> None:
+    ready.session.set_cache_budgets(2**28, None, None)
+    if path == PATH:
+        ready.session.handle_event(ModelReady(INFO))
+    ready.session.load_model(path)
+    ready.session.handle_event(ModelFailed(path, FAILURE))
+    assert ready.session.model.kind == "failed"
+    assert ready.settings.value.kv_cache_bytes == 2**28
 
 
 def test_scheme_that_is_refused_falls_back_and_the_model_is_opened_again(ready: Bench) -> None:

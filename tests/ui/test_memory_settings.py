@@ -1,5 +1,6 @@
 """The memory of chats in the settings, and clearing it."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ from PySide6.QtWidgets import QRadioButton
 from pytestqt.qtbot import QtBot
 
 from app.messages import ModelReady, StatsSampled
+from inference.errors import NotEnoughMemoryError
 from inference.metrics import EngineStats, KvSchemeInfo, TierStats
 from tests.app.fake_engine import FakeScript, make_model_info
-from tests.ui.open_window import OpenWindow
+from tests.ui.open_window import OpenWindow, wait_for
 from tests.ui.reply_helpers import collected, make_theme
 from ui.controls.numbers import size
 from ui.dialogs.memory_page import MemoryPage
@@ -204,6 +206,36 @@ def test_tier_says_what_is_allowed_and_changes_nothing(tier: TierSection, text: 
     assert chosen == [(3 * GB,)]
 
 
+@pytest.mark.parametrize("text", ["0.5", "0,5", " .5 "])
+def test_tier_reads_a_point_and_a_comma(tier: TierSection, text: str) -> None:
+    tier.set_budget(GB)
+    chosen = collected(tier.budget_chosen)
+    tier.field.setText(text)
+    tier.field.editingFinished.emit()
+    assert chosen == [(500_000_000,)]
+
+
+def test_tier_that_is_costly_tells_an_own_size_only_when_it_is_typed(qtbot: QtBot) -> None:
+    tier = TierSection(make_theme(), "Memory", "In use.", (AUTOMATIC, OWN), is_costly=True)
+    qtbot.addWidget(tier)
+    tier.show()
+    tier.show_use(TierStats(0, 1_509_949_440))
+    chosen = collected(tier.budget_chosen)
+    QTest.keyClick(tier.choice, Qt.Key.Key_Right)
+    tier.field.editingFinished.emit()  # as when it loses the focus
+    assert (tier.choice.key, tier.field.text()) == ("own", "1.5")
+    tier.field.setText("many")
+    tier.field.editingFinished.emit()
+    assert tier.problem
+    tier.field.setText("1.5")
+    tier.field.editingFinished.emit()
+    assert (tier.problem, chosen) == ("", [])
+    _type(tier, "2")
+    _type(tier, "1.5")
+    QTest.keyClick(tier.choice, Qt.Key.Key_Left)
+    assert chosen == [(2 * GB,), (1_500_000_000,), (None,)]
+
+
 def test_tier_off_and_automatic_are_told(tier: TierSection) -> None:
     chosen = collected(tier.budget_chosen)
     _choose(tier, "off")
@@ -282,6 +314,29 @@ def test_budget_reaches_settings_and_engine(window: OpenWindow) -> None:
     assert page.ram.field.text() == "2.0"
 
 
+def test_memory_of_the_model_that_finds_no_room_is_as_before(window: OpenWindow) -> None:
+    page = _open(window)
+
+    def fail_if_too_large(_stage: str) -> None:
+        is_too_large = window.factory.calls[-1][1].kv_cache_bytes == 1000 * GB
+        error = NotEnoughMemoryError(1000 * GB, 20 * GB)
+        window.script.load_error = error if is_too_large else None
+
+    window.script.before_stage = fail_if_too_large
+    page.device.choice.set_key("own")
+    _type(page.device, "1000")
+    window.wait(window.chat.toast.isVisible)
+    assert window.chat.toast.text == (
+        "The model needs 1000.0 GB and 20.0 GB are free. The size is as it was before."
+    )
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert page.device.choice.key == "auto"
+    assert window.program.settings.value.kv_cache_bytes is None
+    page.ram.choice.chosen.emit("off")
+    assert window.program.settings.value.ram_cache_bytes == 0
+    assert window.program.settings.value.kv_cache_bytes is None
+
+
 def test_clearing_all_is_told_where_one_looks(window: OpenWindow) -> None:
     window.script.freed_bytes = 1_200_000_000
     page = _open(window)
@@ -297,12 +352,15 @@ def test_scheme_is_taken_for_this_model(window: OpenWindow) -> None:
     page = _open(window)
     assert page.choices["auto"].isChecked()
     assert page.scheme_words == "For Fake 1B. Another choice opens the model again."
+    gate = threading.Event()
+    window.script.before_stage = lambda _: wait_for(gate)
     QTest.mouseClick(page.choices["int8"], Qt.MouseButton.LeftButton)
     window.wait(lambda: len(window.factory.calls) == 2)
     assert page.choices["int8"].isChecked()  # and still there while the model is opened again
     path, config = window.factory.calls[-1]
     assert config.kv_scheme == "int8"
     assert window.program.settings.value.kv_schemes == ((path, "int8"),)
+    gate.set()
 
 
 def test_scheme_that_is_not_offered_is_off_and_says_why(window: OpenWindow) -> None:

@@ -51,6 +51,7 @@ class MemoryPage(QWidget):
             "Memory of the model",
             "For chats that are in use. Another size opens the model again.",
             (AUTOMATIC, OWN),
+            is_costly=True,
         )
         self.ram = TierSection(
             theme,
@@ -138,6 +139,11 @@ class MemoryPage(QWidget):
             row.blockSignals(True)
             row.setChecked(known == key)
             row.blockSignals(False)
+
+    def show_device_budget(self, budget_bytes: int | None) -> None:
+        """Show this as what is set for the device, without telling."""
+        self._budgets[0] = budget_bytes
+        self.device.set_budget(budget_bytes)
 
     def _make_choices(self, offered: list[SchemeChoice]) -> None:
         for row in self.choices.values():

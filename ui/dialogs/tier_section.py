@@ -33,6 +33,7 @@ class TierSection(QWidget):
         name: Of the tier.
         hint: One plain sentence.
         choices: Of `AUTOMATIC`, `OFF`, `OWN`.
+        is_costly: Another budget takes effort, so an own size is told only when one is typed.
 
     Attributes:
         choice, field: The controls.
@@ -46,11 +47,19 @@ class TierSection(QWidget):
     height_changed = Signal()
 
     def __init__(
-        self, theme: Theme, name: str, hint: str, choices: Sequence[tuple[str, str]]
+        self,
+        theme: Theme,
+        name: str,
+        hint: str,
+        choices: Sequence[tuple[str, str]],
+        *,
+        is_costly: bool = False,
     ) -> None:
         super().__init__()
         self._theme = theme
         self._name = name
+        self._is_costly = is_costly
+        self._offered = ""  # the size that was put into the field, until another one is typed
         self._budget: int | None = None
         self._known_budget = 0
         self._use = Label(theme, style="small_strong")
@@ -129,10 +138,14 @@ class TierSection(QWidget):
             # Begin with what is in force, so that nothing changes before a number is typed.
             now = self._budget or self._known_budget or _GB
             self.field.setText(_typed(max(now, int(LEAST_GB * _GB))))
+            self._offered = self.field.text() if self._is_costly else ""
             self._take_typed()
 
     def _take_typed(self) -> None:
         if self.choice.key != "own":
+            return
+        if self._budget is None and self.field.text() == self._offered:
+            self._show_problem("")
             return
         typed = _read(self.field.text())
         if typed is None:
@@ -173,11 +186,14 @@ def _typed(budget_bytes: int) -> str:
 
 
 def _read(text: str) -> int | None:
-    """A number of GB as bytes; None if it is none, or not allowed. A point is always understood."""
+    """A number of GB as bytes; None if it is none, or not allowed.
+
+    Both a point and a comma are understood, whatever the locale writes.
+    """
     number, is_number = locale().toDouble(text.strip())
     if not is_number:
         try:
-            number = float(text.strip())
+            number = float(text.strip().replace(",", "."))
         except ValueError:
             return None
     return round(number * _GB) if LEAST_GB <= number <= MOST_GB else None
