@@ -23,6 +23,20 @@ def test_no_profile_takes_the_places_of_the_system() -> None:
         assert "quire" in str(place).lower()
 
 
+def test_blocks_are_in_the_cache_folder_and_not_made_before_they_are_needed(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "p")
+    assert paths.kv_dir == tmp_path / "p" / "cache" / "kv"
+    paths.prepare()
+    assert not paths.kv_dir.exists()
+
+
+def test_blocks_are_where_the_system_keeps_what_may_be_deleted() -> None:
+    paths = Paths()
+    assert paths.kv_dir.parent == paths.cache_dir
+    assert paths.kv_dir.is_absolute()
+    assert paths.kv_dir.parent not in (paths.data_dir, paths.config_dir)
+
+
 def test_profile_is_absolute_whatever_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,3 +201,16 @@ def test_ram_check_integrity_damage_is_reported(damage, message):
     damage(ram)
     with pytest.raises(RuntimeError, match=message):
         ram.check_integrity()
+
+
+def test_ram_names_its_free_slots_and_counts_those_still_read():
+    ram = RamTier(3)
+    ram.put(prefix_of(1))
+    ram.put(prefix_of(2))
+    assert sorted(ram.free_slots()) == [2]
+    ram.pin(0)
+    ram.clear()
+    assert (sorted(ram.free_slots()), ram.num_dropped) == ([1, 2], 1)
+    ram.unpin(0)
+    assert (sorted(ram.free_slots()), ram.num_dropped) == ([0, 1, 2], 0)
+    ram.check_integrity()

@@ -8,7 +8,15 @@ import pytest
 from inference.config import SamplingParams
 from inference.errors import ComputeError, InvalidRequestError
 from inference.metrics import RequestMetrics
-from inference.request import ChatMessage, GenerateRequest, LoadProgress, RequestId, StepOutput
+from inference.request import (
+    ChatMessage,
+    GenerateRequest,
+    LoadProgress,
+    PromptPart,
+    PromptSize,
+    RequestId,
+    StepOutput,
+)
 
 
 def test_chat_message_list_of_ids_is_kept_as_a_tuple():
@@ -82,8 +90,41 @@ def test_generate_request_messages_of_another_type_are_refused(messages, reason)
     assert (caught.value.field, caught.value.reason) == ("messages", reason)
 
 
+def test_prompt_part_list_of_ids_is_kept_as_a_tuple():
+    part = PromptPart([1, 2], b"d" * 16)  # type: ignore[arg-type]  # meant
+    assert part.token_ids == (1, 2)
+    assert hash(part) == hash(PromptPart((1, 2), b"d" * 16))
+
+
+@pytest.mark.parametrize(
+    "digest", [b"", b"d" * 15, b"d" * 17, "d" * 16, bytearray(16), None, 16], ids=repr
+)
+def test_prompt_part_digest_that_is_not_16_bytes_is_refused(digest):
+    with pytest.raises(InvalidRequestError) as caught:
+        PromptPart((1,), digest)
+    assert (caught.value.field, caught.value.reason) == ("digest", "must be 16 bytes.")
+
+
+@pytest.mark.parametrize("ids", ["12", [1.0], [True], None])
+def test_prompt_part_ids_of_another_type_are_refused(ids):
+    with pytest.raises(InvalidRequestError) as caught:
+        PromptPart(ids, b"d" * 16)
+    assert caught.value.field == "token_ids"
+
+
+def test_request_new_may_be_kept_and_has_left_nothing_out():
+    request = GenerateRequest("chat", prompt_token_ids=(1,))
+    assert (request.keep_on_disk, request.has_left_out, request.plain_text) == (True, False, False)
+    assert ChatMessage("user", "Hi").part is None
+    assert StepOutput(RequestId(1)).prompt_parts == ()
+
+
 VALUES = [
+    PromptPart((1, 2), b"d" * 16),
+    PromptSize(5, 512, (1, 3)),
+    ChatMessage("user", "Hi", part=PromptPart((1, 2), b"d" * 16)),
     ChatMessage("assistant", "Hi", (1, 2)),
+    GenerateRequest("chat", prompt_token_ids=(1,), keep_on_disk=False, has_left_out=True),
     GenerateRequest("chat", messages=(ChatMessage("user", "Hi"),), plain_text=True),
     GenerateRequest("chat", prompt_token_ids=(1, 2), params=SamplingParams(temperature=0)),
     StepOutput(RequestId(3), (5,), "Hi", "stop", 7, RequestMetrics(7), reply_token_ids=(5,)),

@@ -1,0 +1,191 @@
+"""How the KV memory of a model is put together: its tiers, its name, and whether int4 suits it."""
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from inference import kv_budgets, kv_loading
+from inference.config import EngineConfig
+from inference.engine import Engine
+from inference.engine_loading import EngineParts, load_parts
+from inference.errors import InvalidRequestError, NotEnoughMemoryError
+from inference.kv_cache.host_memory import HostArena
+from inference.model.kv_quality import KvVerdict, load_verdict, verdict_of
+from inference.request import LoadProgress
+from tests.inference.scripted_engine import answer, ask
+from tests.inference.tiny_engine import make_engine, make_loaded, make_parts
+from tests.inference.tiny_models import make_tokens
+
+Usage = namedtuple("Usage", "total used free")
+
+
+class BrokenOffError(Exception):
+    """A newer command came."""
+
+
+def namespace_of(tmp_path: Path, name: str, seed: int = 0, **config: object) -> str:
+    """The folder that a model's blocks are kept in."""
+    folder = tmp_path / name
+    make_engine(make_loaded(seed=seed), cache_dir=str(folder), **config).close()
+    (found,) = [path.name for path in folder.iterdir() if path.is_dir()]
+    return found
+
+
+def test_blocks_of_another_model_scheme_or_size_have_another_folder(tmp_path: Path) -> None:
+    first = namespace_of(tmp_path, "first")
+    assert namespace_of(tmp_path, "same", ram_cache_bytes=0, context_tokens=64) == first
+    others = {
+        namespace_of(tmp_path, "model", seed=1),
+        namespace_of(tmp_path, "scheme", kv_scheme="fp32"),
+        namespace_of(tmp_path, "size", block_size=16),
+    }
+    assert len(others | {first}) == 4
+
+
+def test_disk_that_became_full_does_not_empty_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(cache_dir=str(tmp_path))
+    answer(engine, ask(make_tokens(40)))
+    engine.close()
+    usage = Usage(10**12, 10**12, 0)
+    monkeypatch.setattr(kv_budgets.shutil, "disk_usage", lambda path: usage)
+    engine = make_engine(cache_dir=str(tmp_path))
+    disk = engine.stats().disk
+    assert 0 < disk.used_bytes <= disk.budget_bytes
+    assert answer(engine, ask(make_tokens(40)))[-1].metrics.reused_disk_tokens > 0
+    engine.close()
+
+
+def test_folder_that_is_a_file_is_said_and_replies_go_on(tmp_path: Path) -> None:
+    (tmp_path / "kv").write_text("in the way")
+    engine = make_engine(cache_dir=str(tmp_path / "kv"))
+    for _ in range(2):
+        assert answer(engine, ask(make_tokens(40)))[-1].finish_reason == "length"
+    assert engine.flush()
+    stats = engine.stats()
+    assert "cannot be written" in stats.disk_problem
+    assert (stats.disk.used_bytes, stats.disk_written_bytes) == (0, 0)
+    engine.check_integrity()
+    engine.close()
+    assert (tmp_path / "kv").read_text() == "in the way"
+
+
+def test_machine_that_gives_no_ram_works_without_the_tier(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def refusing(slot_bytes: int, num_slots: int) -> HostArena:
+        asked.append(num_slots)
+        if num_slots:
+            raise OSError("Cannot allocate memory")
+        return HostArena(slot_bytes, num_slots)
+
+    monkeypatch.setattr(kv_loading, "HostArena", refusing)
+    engine = make_engine(ram_cache_bytes=2**20)
+    assert len(asked) == 3
+    assert asked[-1] == 0
+    assert "blocks put aside" in caplog.text
+    assert engine.stats().ram.budget_bytes == 0
+    engine.set_cache_budgets(2**20, 0)
+    assert engine.stats().ram.budget_bytes == 0
+    engine.close()
+
+
+def test_memory_that_does_not_hold_two_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_loading, "free_bytes", lambda device: 2**20 - 1)
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        make_engine(kv_cache_bytes=2**20)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (2**20, 2**20 - 1)
+
+
+def test_tiers_say_what_they_hold_and_may_hold() -> None:
+    engine = make_engine(kv_cache_bytes=2**20, ram_cache_bytes=2**20 + 5)
+    stats = engine.stats()
+    size = stats.block_bytes
+    assert stats.device.budget_bytes == 2**20 // size * size
+    assert stats.ram.budget_bytes == 2**20 // size * size
+    assert (stats.disk.budget_bytes, stats.device.used_bytes) == (0, 0)
+    engine.add_request(ask(make_tokens(17)))
+    engine.step()
+    blocks = engine.stats().blocks
+    assert engine.stats().device.used_bytes == (blocks.used + blocks.cached) * size == 3 * size
+    engine.close()
+
+
+# --- int4 -------------------------------------------------------------------------------------
+
+
+def load_int4(root: Path | None, told: list[LoadProgress], *, stop_after: int = -1) -> EngineParts:
+    def report(progress: LoadProgress) -> None:
+        told.append(progress)
+        if len(told) == stop_after:
+            raise BrokenOffError
+
+    loaded = make_loaded(context_tokens=300)
+    config = EngineConfig(
+        device="cpu",
+        num_threads=1,
+        block_size=8,
+        kv_scheme="int4",
+        cache_dir=None if root is None else str(root),
+    )
+    return load_parts(Path("tiny"), config, report, load=lambda path, **options: loaded)
+
+
+def fingerprint() -> str:
+    parts = make_parts(make_loaded(context_tokens=300))
+    parts.memory.close()
+    return parts.info.fingerprint
+
+
+def test_trying_int4_tells_how_far_it_is_once(tmp_path: Path) -> None:
+    told: list[LoadProgress] = []
+    load_int4(tmp_path, told).memory.close()
+    fractions = [progress.fraction for progress in told]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    trials = [progress.stage for progress in told if "int4" in progress.stage]
+    assert len(trials) == 10  # of 299 tokens, 64 at a time, twice
+    assert trials[0] == "Trying how well int4 suits this model, 11% done"
+    assert trials[-1] == "Trying how well int4 suits this model, 100% done"
+    again: list[LoadProgress] = []
+    load_int4(tmp_path, again).memory.close()
+    assert [progress.stage for progress in again] == ["Ready"]
+
+
+def test_trying_int4_can_be_broken_off_and_nothing_is_remembered(tmp_path: Path) -> None:
+    told: list[LoadProgress] = []
+    with pytest.raises(BrokenOffError):
+        load_int4(tmp_path, told, stop_after=3)
+    assert len(told) == 3
+    assert load_verdict(tmp_path, fingerprint()) is None
+    load_int4(tmp_path, []).memory.close()
+    assert load_verdict(tmp_path, fingerprint()) is not None
+
+
+def test_int4_that_makes_a_model_worse_is_refused_and_then_shown_as_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = verdict_of(0.5)
+    assessed: list[KvVerdict] = []
+
+    def assess(*args: object) -> KvVerdict:
+        assessed.append(verdict)
+        return verdict
+
+    monkeypatch.setattr(kv_loading, "assess_int4", assess)
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match=r"50.0 % worse") as caught:
+            load_int4(tmp_path, [])
+        assert caught.value.field == "kv_scheme"
+        assert "int8" in caught.value.hint
+    assert len(assessed) == 1
+    engine = Engine(make_parts(make_loaded(context_tokens=300), cache_dir=str(tmp_path)))
+    schemes = {scheme.name: scheme for scheme in engine.info.kv_schemes}
+    assert [name for name, scheme in schemes.items() if scheme.is_offered] == ["fp16", "int8"]
+    assert schemes["int4"].reason == verdict.reason
+    assert schemes["int4"].bytes_per_token < schemes["int8"].bytes_per_token
+    engine.close()
