@@ -159,7 +159,8 @@ class Engine:
         Returns:
             Whether something still goes on, so that it is worth calling again soon.
         """
-        return self._parts.memory.tend()
+        is_draining = self._parts.scheduler.drain_loads()
+        return self._parts.memory.tend() or is_draining
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until what ended turns computed is on disk, or for so long; whether it is."""
@@ -225,14 +226,14 @@ class Engine:
             RuntimeError: Something is; the message says what.
         """
         scheduler, kv = self._parts.scheduler, self._parts.kv
-        self.tend()
+        goes_on = self.tend()
         scheduler.check_integrity()
         everywhere = scheduler.running + scheduler.loading + scheduler.waiting
         known = {sequence.request_id for sequence in everywhere}
         if known != self._requests.ids:
             raise RuntimeError(f"Requests {self._requests.ids} and sequences {known} differ.")
         used = kv.counts().used
-        if used > kv.num_pinned and not scheduler.has_work:
+        if used > kv.num_pinned and not (scheduler.has_work or goes_on):
             raise RuntimeError(f"{used} blocks are in use and no request runs.")
 
     def close(self) -> None:

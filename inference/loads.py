@@ -101,11 +101,12 @@ class Loads:
         sequence.block_table = []
         return True
 
-    def drain(self) -> None:
-        """Release the blocks of abandoned loads that have ended."""
+    def drain(self) -> bool:
+        """Release the blocks of abandoned loads that have ended; whether others have not."""
         for load in [load for load in self._draining if load.ticket.is_done]:
             self._draining.remove(load)
             self._kv.abandon_load(load.block_table, load.hit)
+        return bool(self._draining)
 
     def _finish(self, load: _Load) -> None:
         sequence, succeeded = load.sequence, load.ticket.succeeded

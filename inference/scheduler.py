@@ -181,9 +181,9 @@ class Scheduler:
                     sequence.conversation_id,
                 )
 
-    def drain_loads(self) -> None:
-        """Release blocks of removed sequences whose loads have ended."""
-        self._loads.drain()
+    def drain_loads(self) -> bool:
+        """Release blocks of removed sequences whose loads have ended; whether others have not."""
+        return self._loads.drain()
 
     def check_integrity(self) -> None:
         """Prove that tables, blocks and counts agree.

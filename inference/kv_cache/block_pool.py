@@ -87,6 +87,10 @@ class BlockPool:
         used = self.num_blocks - free - cached
         return BlockCounts(total=self.num_blocks, free=free, cached=cached, used=used)
 
+    def free_blocks(self) -> list[int]:
+        """Blocks that hold nothing of worth."""
+        return [block_id for start, end in self._free.runs() for block_id in range(start, end)]
+
     def keys(self) -> set[BlockHash]:
         """Keys by which a block can be found."""
         return self._index.keys()
@@ -258,7 +262,7 @@ class BlockPool:
         """
         references = Counter(block_id for table in tables for block_id in table)
         references.update(self._pins)
-        free = {i for start, end in self._free.runs() for i in range(start, end)}
+        free = set(self.free_blocks())
         if len(free) != len(self._free):
             raise RuntimeError(f"{len(free)} blocks are free and {len(self._free)} are counted.")
         for block in self._blocks:

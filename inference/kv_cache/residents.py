@@ -131,10 +131,10 @@ class Residents:
             How many blocks and slots hold nothing now.
         """
         num_slots = self.ram.clear()
-        freed = self.pool.clear_cached()
+        num_blocks = len(self.pool.clear_cached())
         self._evicted.clear()
-        self._discard(freed)
-        return len(freed) + num_slots
+        self._discard(self.pool.free_blocks())  # what sequences left behind before, too
+        return num_blocks + num_slots
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Prove that the bookkeeping is sound.

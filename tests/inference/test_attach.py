@@ -394,7 +394,7 @@ def test_clear_forgets_what_was_evicted_too():
     memory.push_out()
     memory.run(tokens(0, 4))
     assert memory.kv.clear_cached() == 2
-    assert memory.mover.discarded == [0]
+    assert memory.mover.discarded == [0, 1]
     assert memory.kv.clear_cached() == 0
     assert memory.attach(tokens(8)).end == "nothing_cached"
     assert memory.ram.num_used == 0

@@ -55,6 +55,31 @@ def test_manager_block_size_zero_is_refused():
         KvCacheManager(1, 0, namespace=b"")
 
 
+def test_distrust_lets_nobody_find_a_table_while_others_go_on_with_their_part():
+    kv, mover = make_mover_manager(num_slots=4)
+    one = tiers.compute(kv, mover, [1, 2, 3, 4, 5, 6, 7, 8, 9], "one")
+    other = tiers.compute(kv, mover, [1, 2, 3, 4, 50], "other")
+    assert one[0] == other[0]
+    kv.distrust(one)
+    kv.release(one)
+    kv.check_integrity([other])
+    assert kv.counts() == BlockCounts(total=8, free=6, cached=0, used=2)
+    assert attach(kv, [1, 2, 3, 4, 5], "one").num_tokens == 0
+    mover.check(other, [1, 2, 3, 4, 50], 5)
+    kv.release(other)
+    assert kv.counts().free == 8
+
+
+def test_clear_gives_the_memory_of_all_free_blocks_back():
+    kv, mover = make_mover_manager()
+    table = tiers.compute(kv, mover, [1, 2, 3, 4, 5])
+    kv.distrust(table)
+    kv.release(table)
+    assert mover.discarded == []
+    assert kv.clear_cached() == 0
+    assert mover.discarded == list(range(8))
+
+
 # --- attach -----------------------------------------------------------------------------------
 
 

@@ -193,11 +193,12 @@ def test_remove_while_loading_keeps_the_blocks_until_the_load_has_ended():
     assert (sequence.block_table, sequence.num_reused) == ([], 0)
     assert not desk.scheduler.has_work
     assert not has_only_loads(desk)
-    desk.scheduler.drain_loads()
+    assert desk.mover.tickets[0].is_cancelled
+    assert desk.scheduler.drain_loads()
     desk.scheduler.check_integrity()
     assert desk.kv.counts().used == 3
     desk.mover.finish_all()
-    desk.scheduler.drain_loads()
+    assert not desk.scheduler.drain_loads()
     desk.scheduler.check_integrity()
     assert desk.kv.counts() == BlockCounts(total=16, free=16, cached=0, used=0)
     assert len(desk.ram.entries()) == 3  # nothing moved up, so nothing is lost

@@ -152,6 +152,29 @@ def test_reply_that_is_stopped_while_its_blocks_load_keeps_them_on_disk(
     engine.close()
 
 
+def test_blocks_of_a_stopped_load_come_back_while_nothing_else_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ask(make_tokens(90))
+    saved(tmp_path, request)
+    gate = gated_read(monkeypatch)
+    engine = opened(tmp_path)
+    stopped = engine.add_request(request)
+    engine.step()
+    gate.wait_for_somebody()
+    engine.abort(stopped)
+    engine.step()
+    engine.check_integrity()
+    assert engine.tend()
+    assert engine.stats().blocks.used == 12
+    gate.open()
+    while engine.tend():
+        pass
+    assert held(engine)[:2] == (0, 0)
+    engine.check_integrity()
+    engine.close()
+
+
 @pytest.mark.parametrize("way", ["forget", "clear", "budget"])
 def test_what_is_removed_while_it_loads_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
