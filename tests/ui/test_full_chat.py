@@ -242,6 +242,24 @@ def test_edit_that_is_still_open_goes_into_the_new_chat(crowded: OpenWindow) -> 
     crowded.wait(lambda: crowded.texts == ["Otherwise", "Two."])
 
 
+def test_edit_that_was_refused_is_not_lost_when_another_chat_is_opened(
+    crowded: OpenWindow,
+) -> None:
+    second = crowded.messages[2].id
+    for _ in range(2):
+        _refuse_edit(crowded, second)
+    crowded.controller.new_chat()
+    assert crowded.chat.composer.text == ""
+    crowded.click_chat("First")
+    assert crowded.chat.composer.text == "Otherwise"
+    view = crowded.view(second)
+    assert isinstance(view, OwnMessageView)
+    view.start_editing()  # and left as it was
+    crowded.controller.new_chat()
+    crowded.click_chat("First")
+    assert crowded.chat.composer.text == "Otherwise"
+
+
 @pytest.mark.parametrize("choice", ["ask", "stop", "new_chat", "leave_out"])
 def test_message_that_is_too_long_alone_is_told_so(open_window: Opener, choice: OnFull) -> None:
     window = open_window(FakeScript(message_tokens=3000))

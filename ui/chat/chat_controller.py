@@ -76,8 +76,10 @@ class ChatController(QObject):
                 pass
 
     def _show(self, conversation: Conversation | None) -> None:
-        self._swap_draft(conversation.id if conversation else None)
         path = conversation.path() if conversation else []
+        for text in self._pane.messages.edits_beyond(path):
+            self._take_back(text)  # its editor goes with the message
+        self._swap_draft(conversation.id if conversation else None)
         versions = conversation.versions_on_path() if conversation else {}
         self._pane.messages.mark_left_out(self._session.left_out_mark())
         self._pane.messages.show_path(path, versions)
@@ -129,6 +131,8 @@ class ChatController(QObject):
             view = self._pane.messages.view_of(MessageId(key))
             if isinstance(view, OwnMessageView):
                 view.start_editing(text)
+            else:
+                self._take_back(text)
 
     def _tell_refused(self, num_chars: int) -> None:
         self._pane.toast.show_text(too_long(num_chars), icon_name="circle-alert", icon_role="warn")

@@ -174,16 +174,21 @@ class FullChatController(QObject):
                 composer.submit()
         elif not refused.text:
             self._session.regenerate(message_id)
-        elif self._edited_text(message_id) == refused.text:
-            self._session.edit(message_id, refused.text)
+        elif (view := self._editor(message_id)) and view.edited_text == refused.text:
+            view.stop_editing()
+            if not self._session.edit(message_id, refused.text):
+                view.start_editing(refused.text)
         elif composer.text == refused.text:  # where an edit comes back to
             composer.set_text("")
             if not self._session.edit(message_id, refused.text):
                 composer.set_text(refused.text)
 
-    def _edited_text(self, message_id: MessageId) -> str | None:
+    def _editor(self, message_id: MessageId) -> OwnMessageView | None:
+        """The view of a message that is being edited."""
         view = self._pane.messages.view_of(message_id)
-        return view.edited_text if isinstance(view, OwnMessageView) else None
+        if isinstance(view, OwnMessageView) and view.edited_text is not None:
+            return view
+        return None
 
     def _send_nothing(self) -> None:
         self._refused = None
@@ -198,10 +203,7 @@ class FullChatController(QObject):
     def _sum_up(self) -> None:
         """Once, for this chat as it is now: another one begins, and this choice goes with it."""
         composer = self._pane.composer
-        text = composer.text
-        refused = self._refused
-        if refused is not None and refused.message_id is not None and not text.strip():
-            text = self._edited_text(refused.message_id) or ""  # its editor goes with this chat
+        text = composer.text or self._take_edit()
         self._has_message = bool(text.strip())
         composer.set_text("")  # first: the new chat must not find it as a draft
         is_taken = False
@@ -210,6 +212,17 @@ class FullChatController(QObject):
         finally:  # whatever went wrong, what was written is not lost
             if not is_taken:
                 composer.set_text(text)
+
+    def _take_edit(self) -> str:
+        """What stands in the editor of an edit that was refused, which is closed; "" if nothing."""
+        refused = self._refused
+        message_id = None if refused is None else refused.message_id
+        view = None if message_id is None else self._editor(message_id)
+        if view is None:
+            return ""
+        text = view.edited_text or ""
+        view.stop_editing()
+        return text
 
     def _end_summary(self, failure: Failure | None) -> None:
         self._num_chars = None

@@ -119,6 +119,16 @@ class MessageList(MessageColumn):
         """The view of a message, once it is made."""
         return self._views.get(message_id)
 
+    def edits_beyond(self, messages: Sequence[Message]) -> list[str]:
+        """What is being written in the editors of messages that are not among these."""
+        kept = {message.id for message in messages}
+        found: list[str] = []
+        for message_id, view in self._views.items():
+            text = view.edited_text if isinstance(view, OwnMessageView) else None
+            if message_id not in kept and text and text != view.message.content:
+                found.append(text)
+        return found
+
     def _versions_of(self, message: Message) -> list[MessageId]:
         return self._versions.get(message.id, [message.id])
 
