@@ -13,7 +13,7 @@ _AUTOMATIC = ("fp16", "bf16", "fp32")
 _HINTS = {
     "auto": "As exact as the model itself.",
     "int8": "Rounds a little. Twice as much fits, and replies stay as good.",
-    "int4": "Rounds more. More than three times as much fits; replies may differ slightly.",
+    "int4": "Rounds more. More than twice as much fits; replies may differ slightly.",
 }
 
 _UNUSED = {
