@@ -35,7 +35,7 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tiers import BlockMover
 from inference.loads import Loads
 from inference.request import RequestId
-from inference.sequence import ScheduledChunk, Sequence
+from inference.sequence import ScheduledChunk, Sequence, StepPlan
 
 __all__ = ["DEFAULT_MAX_RUNNING", "ScheduledChunk", "Scheduler", "Sequence"]
 
@@ -155,7 +155,7 @@ class Scheduler:
         self.drain_loads()
         for sequence in self._loads.poll():
             self._run(sequence)
-        step = _Step(self._token_budget)
+        step = StepPlan(self._token_budget)
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
         for sequence in decoding + prefilling:
@@ -223,7 +223,7 @@ class Scheduler:
             self._kv.distrust(table)
         self._kv.release(table)
 
-    def _continue(self, sequence: Sequence, step: "_Step") -> None:
+    def _continue(self, sequence: Sequence, step: StepPlan) -> None:
         num_tokens = min(sequence.num_pending, step.budget)
         while not self._kv.grow(sequence.block_table, sequence.num_computed + num_tokens):
             if len(self._running) == 1:
@@ -237,7 +237,7 @@ class Scheduler:
                 return
         step.add(sequence, num_tokens)
 
-    def _preempt(self, sequence: Sequence, step: "_Step") -> None:
+    def _preempt(self, sequence: Sequence, step: StepPlan) -> None:
         step.drop(sequence)
         del self._running[sequence.request_id]
         self._release(sequence)
@@ -245,14 +245,14 @@ class Scheduler:
         bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.place)
         self.preemptions += 1
 
-    def _admit(self, step: "_Step") -> None:
+    def _admit(self, step: StepPlan) -> None:
         # Nobody is let in before one that runs and waits for blocks.
         while self._waiting and step.budget > 0 and not step.is_starved:
             num_holding = len(self._running) + len(self._loads.sequences)
             if num_holding >= self._max_running or not self._attach(self._waiting[0], step):
                 return
 
-    def _attach(self, sequence: Sequence, step: "_Step") -> bool:
+    def _attach(self, sequence: Sequence, step: StepPlan) -> bool:
         # The whole prompt must fit, or it would soon be put back again. The running ones have all
         # that they know of by now, or there would be no budget left. And who was put back in this
         # step is not admitted in it: it gave fewer blocks than it wants, since another took some.
@@ -284,23 +284,3 @@ class Scheduler:
     def _grow_for_prompt(self, sequence: Sequence, num_tokens: int) -> None:
         has_grown = self._kv.grow(sequence.block_table, num_tokens)
         assert has_grown, "there was room for the whole prompt"
-
-
-class _Step:
-    """Chunks chosen so far and what is left of the budget."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.chunks: dict[RequestId, ScheduledChunk] = {}
-        self.is_starved = False
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        start = sequence.num_computed
-        is_last = start + num_tokens == len(sequence.token_ids)
-        self.chunks[sequence.request_id] = ScheduledChunk(sequence, start, num_tokens, is_last)
-        self.budget -= num_tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        chunk = self.chunks.pop(sequence.request_id, None)
-        if chunk is not None:
-            self.budget += chunk.num_tokens

@@ -1,4 +1,4 @@
-"""One request's tokens, and a run of them to compute. Pure Python; owned by the scheduler."""
+"""One request's tokens, and runs of them to compute in a step. Pure Python; owned by the scheduler."""
 
 from dataclasses import dataclass, field
 
@@ -73,3 +73,32 @@ class ScheduledChunk:
     start: int
     num_tokens: int
     needs_logits: bool
+
+
+class StepPlan:
+    """What the next step computes, as it is chosen.
+
+    Attributes:
+        budget: Tokens that may still be added.
+        chunks: What was chosen, by request, in order.
+        is_starved: Whether one that runs waits for blocks that come back by themselves.
+    """
+
+    def __init__(self, budget: int) -> None:
+        """Start with nothing chosen."""
+        self.budget = budget
+        self.chunks: dict[RequestId, ScheduledChunk] = {}
+        self.is_starved = False
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        """Choose the next tokens of a sequence."""
+        start = sequence.num_computed
+        is_last = start + num_tokens == len(sequence.token_ids)
+        self.chunks[sequence.request_id] = ScheduledChunk(sequence, start, num_tokens, is_last)
+        self.budget -= num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take back what was chosen of a sequence."""
+        chunk = self.chunks.pop(sequence.request_id, None)
+        if chunk is not None:
+            self.budget += chunk.num_tokens

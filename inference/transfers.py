@@ -10,11 +10,9 @@ that a save reads is pinned, until the ticket says that it is done.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -23,6 +21,7 @@ from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.host_memory import HostArena
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
+from inference.transfer_tickets import Loading, Saving
 
 logger = logging.getLogger(__name__)
 
@@ -33,87 +32,6 @@ LAST_BLOCK_TIMEOUT_S = 1.0
 """How long closing waits for threads that were told to end: each has one block in its hands."""
 
 T = TypeVar("T")
-
-
-class Loading:
-    """Loads under way: the ticket that the scheduler asks."""
-
-    def __init__(self, num_loads: int) -> None:
-        self._succeeded = [False] * num_loads
-        self._first_failure = num_loads
-        self._futures: list[Future[None]] = []
-
-    @property
-    def is_done(self) -> bool:
-        """See `LoadTicket`."""
-        return all(future.done() for future in self._futures)
-
-    @property
-    def succeeded(self) -> Sequence[bool]:
-        """See `LoadTicket`."""
-        return self._succeeded
-
-    def begin(self, futures: list[Future[None]]) -> None:
-        """Take the work that fills the blocks."""
-        self._futures = futures
-
-    def is_wanted(self, index: int) -> bool:
-        """Whether a load is of any use: not after one that failed."""
-        return index < self._first_failure
-
-    def note(self, index: int, *, is_good: bool) -> None:
-        """Take the outcome of one load; from any loader thread."""
-        if is_good:
-            self._succeeded[index] = True
-        else:
-            # Two threads may come at once: the worst is a load too many.
-            self._first_failure = min(self._first_failure, index)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it is done, or for so long."""
-        wait(self._futures, timeout_s)
-
-    def cancel(self) -> None:
-        """See `LoadTicket`."""
-        self._first_failure = -1
-
-
-@dataclass(slots=True, eq=False)
-class Saving:
-    """One turn on its way to the disk; its blocks are pinned until it is done.
-
-    Attributes:
-        conversation_id: Whose.
-        blocks: The whole chain, oldest first.
-        trail: Ids of all computed tokens.
-    """
-
-    conversation_id: str
-    blocks: Sequence[HeldBlock]
-    trail: Sequence[int]
-    _is_cancelled: threading.Event = field(default_factory=threading.Event)
-    _is_done: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody reads the blocks any more."""
-        return self._is_done.is_set()
-
-    def is_wanted(self) -> bool:
-        """Whether what is not written yet is still to be written."""
-        return not self._is_cancelled.is_set()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it is done, or for so long."""
-        self._is_done.wait(timeout_s)
-
-    def cancel(self) -> None:
-        """Write nothing more."""
-        self._is_cancelled.set()
-
-    def end(self) -> None:
-        """Let go of the blocks."""
-        self._is_done.set()
 
 
 class Transfers:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from inference.kv_cache.tensors import KeyValues, LayerMemory
+from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
 
 class Extent(NamedTuple):

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from inference.attention.base import Extent, LayerCall, Span, cut_extents
 from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
-from inference.kv_cache.tensors import KeyValues, LayerMemory
+from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
 # Two megabytes each of keys and values in float32, for 8 heads of 128: more fell out of the cache
 # and took 1.3 times as long; at a quarter, with 3 heads of 64, the many calls took 1.5 times as long.

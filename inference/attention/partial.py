@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from inference.attention.base import LayerCall
-from inference.kv_cache.tensors import KeyValues
+from inference.kv_cache.layer_memory import KeyValues
 
 # Returns (out, lse); private, but stable since torch 2.2, and the only CPU kernel that gives the LSE.
 _flash_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

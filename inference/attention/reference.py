@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.attention.base import LayerCall, Span
-from inference.kv_cache.tensors import KeyValues, LayerMemory
+from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
 
 class ReferenceAttention:

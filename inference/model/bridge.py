@@ -24,8 +24,9 @@ from transformers.cache_utils import Cache, get_layer_types_and_kwargs
 
 from inference.attention.base import AttentionBackend, LayerCall
 from inference.errors import UnsupportedModelError
+from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry
-from inference.kv_cache.tensors import KeyValues, KvTensors
+from inference.kv_cache.tensors import KvTensors
 
 ATTENTION_NAME = "quire"
 _KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})

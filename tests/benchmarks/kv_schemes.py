@@ -22,8 +22,9 @@ import torch
 from app.starter_model import find_starter_model
 from inference.attention.blocks import BlocksAttention
 from inference.config import KvSchemeName
+from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import find_scheme
-from inference.kv_cache.tensors import KeyValues, KvTensors
+from inference.kv_cache.tensors import KvTensors
 from inference.model.bridge import TransformersBridge
 from inference.model.kv_quality import assess_int4, perplexity, sample_text
 from inference.model.linear import use_fast_linear

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from inference.chat_memory import ChatMemory
@@ -144,3 +146,15 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
+
+
+def gated(monkeypatch: pytest.MonkeyPatch, name: str) -> Gate:
+    """Let calls of a method of the disk tier wait."""
+    gate, method = Gate(), getattr(DiskStore, name)
+
+    def wait_first(self: DiskStore, *args: Any) -> Any:
+        gate()
+        return method(self, *args)
+
+    monkeypatch.setattr(DiskStore, name, wait_first)
+    return gate

@@ -11,8 +11,9 @@ from inference.attention.blocks import BlocksAttention
 from inference.attention.partial import attend_all, attend_causal, attend_edge, merge
 from inference.attention.reference import ReferenceAttention
 from inference.config import KvSchemeName
+from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
-from inference.kv_cache.tensors import KeyValues, KvTensors, LayerMemory
+from inference.kv_cache.tensors import KvTensors
 from tests.inference.tiny_models import fill_with_garbage
 
 H, KH, D, P = 6, 2, 16, 8

@@ -6,12 +6,11 @@ import psutil
 import pytest
 
 from inference import chat_memory
-from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.schemes import LayerGeometry
 from inference.metrics import TierStats
 from inference.request import RequestId
 from inference.sequence import Sequence
-from tests.inference.small_memory import WAIT_S, Gate, P, SmallMemory
+from tests.inference.small_memory import WAIT_S, P, SmallMemory, gated
 from tests.inference.test_kv_tensors import CAN_GIVE_BACK
 
 TOKENS = list(range(100, 100 + 4 * P + 3))
@@ -169,8 +168,7 @@ def test_sequence_without_a_computed_token_leaves_nothing() -> None:
 def test_blocks_are_pinned_while_they_are_written_and_go_when_their_chat_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, write = Gate(), DiskStore.write
-    monkeypatch.setattr(DiskStore, "write", lambda *args: gate() or write(*args))
+    gate = gated(monkeypatch, "write")
     small = SmallMemory(tmp_path)
     small.run("chat", TOKENS)
     gate.wait_for_somebody()

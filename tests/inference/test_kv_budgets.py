@@ -1,5 +1,6 @@
 """How much each tier may take when nobody says."""
 
+import shutil
 from collections import namedtuple
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_disk_takes_a_share_of_what_is_there_and_free(
             raise FileNotFoundError(path)
         return Usage(total, total - free_bytes, free_bytes)
 
-    monkeypatch.setattr(kv_budgets.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     folder = tmp_path / "not" / "there"
     assert default_disk_bytes(folder, held) == expected
     assert asked == [folder, folder.parent, tmp_path]
@@ -101,5 +102,5 @@ def test_disk_that_cannot_be_asked_is_not_used(
     def usage(path: Path) -> Usage:
         raise OSError
 
-    monkeypatch.setattr(kv_budgets.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     assert default_disk_bytes(tmp_path, 0) == 0

@@ -1,11 +1,12 @@
 """How the KV memory of a model is put together: its tiers, its name, and whether int4 suits it."""
 
+import shutil
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
-from inference import kv_budgets, kv_loading
+from inference import kv_loading
 from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.engine_loading import EngineParts, load_parts
@@ -27,7 +28,7 @@ class BrokenOffError(Exception):
 def namespace_of(tmp_path: Path, name: str, seed: int = 0, **config: object) -> str:
     """The folder that a model's blocks are kept in."""
     folder = tmp_path / name
-    make_engine(make_loaded(seed=seed), cache_dir=str(folder), **config).close()
+    make_parts(make_loaded(seed=seed), cache_dir=str(folder), **config).memory.close()
     (found,) = [path.name for path in folder.iterdir() if path.is_dir()]
     return found
 
@@ -50,7 +51,7 @@ def test_disk_that_became_full_does_not_empty_the_cache(
     answer(engine, ask(make_tokens(40)))
     engine.close()
     usage = Usage(10**12, 10**12, 0)
-    monkeypatch.setattr(kv_budgets.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     engine = make_engine(cache_dir=str(tmp_path))
     disk = engine.stats().disk
     assert 0 < disk.used_bytes <= disk.budget_bytes

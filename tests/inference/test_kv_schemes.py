@@ -8,6 +8,7 @@ from inference.attention.base import AttentionBackend, LayerCall, Span, extents_
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
 from inference.config import KvSchemeName
+from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import (
     LayerGeometry,
     Workspace,
@@ -15,7 +16,7 @@ from inference.kv_cache.schemes import (
     find_scheme,
     hadamard,
 )
-from inference.kv_cache.tensors import KeyValues, KvTensors
+from inference.kv_cache.tensors import KvTensors
 from inference.model.runner import Chunk
 from tests.inference.tiny_models import (
     fill_with_garbage,

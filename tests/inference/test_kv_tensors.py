@@ -13,8 +13,9 @@ from torch import Tensor
 
 from inference.config import KvSchemeName
 from inference.kv_cache.host_memory import HostArena, HostRegion, runs_of
+from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
-from inference.kv_cache.tensors import KeyValues, KvTensors
+from inference.kv_cache.tensors import KvTensors
 from tests.inference.tiny_models import fill_with_garbage
 
 P = 8

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from inference.engine import Engine
-from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.tiers import BlockLoad, RamSource
 from inference.model.runner import Chunk
 from inference.request import GenerateRequest, RequestId, StepOutput
-from inference.transfers import Loading, Transfers
+from inference.transfer_tickets import Loading
+from inference.transfers import Transfers
 from tests.inference.scripted_engine import answer, ask, greedy, scripted_engine
-from tests.inference.small_memory import WAIT_S, Gate
+from tests.inference.small_memory import WAIT_S, gated
 from tests.inference.tiny_engine import make_engine, make_loaded, run_until_idle, sampled_ids
 from tests.inference.tiny_models import make_tokens
 
@@ -23,9 +23,11 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def opened(root: Path | None = None, **config: object) -> Engine:
+def opened(root: Path | None = None, *, prefill_chunk_tokens: int = 256) -> Engine:
     return make_engine(
-        make_loaded(context_tokens=1024), cache_dir=None if root is None else str(root), **config
+        make_loaded(context_tokens=1024),
+        cache_dir=None if root is None else str(root),
+        prefill_chunk_tokens=prefill_chunk_tokens,
     )
 
 
@@ -115,12 +117,6 @@ def test_values_of_a_step_with_bad_numbers_are_found_by_nobody(tmp_path: Path) -
 # --- aborted while it loads -------------------------------------------------------------------
 
 
-def gated_read(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate, read = Gate(), DiskStore.read
-    monkeypatch.setattr(DiskStore, "read", lambda *args: gate() or read(*args))
-    return gate
-
-
 def saved(root: Path, request: GenerateRequest) -> list[int]:
     """Let another run of the program answer; the ids of its reply."""
     engine = opened(root)
@@ -134,7 +130,7 @@ def test_reply_that_is_stopped_while_its_blocks_load_keeps_them_on_disk(
 ) -> None:
     request = ask(make_tokens(90))
     reply = saved(tmp_path, request)
-    gate = gated_read(monkeypatch)
+    gate = gated(monkeypatch, "read")
     engine = opened(tmp_path)
     stopped = engine.add_request(request)
     assert engine.step() == []
@@ -157,7 +153,7 @@ def test_blocks_of_a_stopped_load_come_back_while_nothing_else_is_asked(
 ) -> None:
     request = ask(make_tokens(90))
     saved(tmp_path, request)
-    gate = gated_read(monkeypatch)
+    gate = gated(monkeypatch, "read")
     engine = opened(tmp_path)
     stopped = engine.add_request(request)
     engine.step()
@@ -181,7 +177,7 @@ def test_what_is_removed_while_it_loads_is_computed(
 ) -> None:
     request = ask(make_tokens(90))
     reply = saved(tmp_path, request)
-    gate = gated_read(monkeypatch)
+    gate = gated(monkeypatch, "read")
     engine = opened(tmp_path)
     request_id = engine.add_request(request)
     engine.step()
@@ -209,7 +205,7 @@ def test_closing_while_blocks_load_leaves_the_files_whole(
     reply = saved(tmp_path, request)
     before = {path: path.read_bytes() for path in files(tmp_path)}
     with monkeypatch.context() as patch:
-        gate = gated_read(patch)
+        gate = gated(patch, "read")
         engine = opened(tmp_path)
         engine.add_request(request)
         engine.step()
@@ -261,7 +257,6 @@ def test_younger_of_two_with_too_little_memory_is_put_aside_in_ram_and_resumes(
 ) -> None:
     # 1 MiB holds 2,048 tokens of this model in fp32: both prompts fit, both replies do not.
     prompts = {"old": make_tokens(1000), "young": make_tokens(1000, seed=7)}
-    small: dict[str, object] = {"kv_scheme": "fp32", "kv_cache_bytes": 2**20}
     params = greedy(40)
     cold = make_engine(make_loaded(context_tokens=1100), kv_scheme="fp32", ram_cache_bytes=0)
     expected = {
@@ -270,7 +265,12 @@ def test_younger_of_two_with_too_little_memory_is_put_aside_in_ram_and_resumes(
     }
     cold.close()
     spy = LoadSpy(monkeypatch)
-    engine = make_engine(make_loaded(context_tokens=1100), ram_cache_bytes=2**22, **small)
+    engine = make_engine(
+        make_loaded(context_tokens=1100),
+        kv_scheme="fp32",
+        kv_cache_bytes=2**20,
+        ram_cache_bytes=2**22,
+    )
     assert engine.stats().blocks.total * 8 == 2048
     requests = {
         chat: engine.add_request(ask(prompt, params, chat=chat)) for chat, prompt in prompts.items()

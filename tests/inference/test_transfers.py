@@ -12,9 +12,9 @@ from inference import transfers as transfers_module
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import store as store_module
 from inference.kv_cache.disk.store import DiskStore
-from inference.kv_cache.tiers import BlockLoad, RamSource
-from inference.transfers import Loading
-from tests.inference.small_memory import WAIT_S, Gate, P, SmallMemory
+from inference.kv_cache.tiers import BlockLoad, HeldBlock, RamSource
+from inference.transfer_tickets import Loading
+from tests.inference.small_memory import WAIT_S, P, SmallMemory, gated
 
 TOKENS = list(range(100, 100 + 4 * P + 3))  # four blocks and a tail
 
@@ -36,18 +36,6 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def gated(monkeypatch: pytest.MonkeyPatch, name: str) -> Gate:
-    """Let calls of a method of the disk tier wait."""
-    gate, method = Gate(), getattr(DiskStore, name)
-
-    def wait_first(self: DiskStore, *args: Any) -> Any:
-        gate()
-        return method(self, *args)
-
-    monkeypatch.setattr(DiskStore, name, wait_first)
-    return gate
-
-
 # --- loads ------------------------------------------------------------------------------------
 
 
@@ -65,7 +53,7 @@ def test_saved_chat_comes_back_bit_for_bit(small: SmallMemory) -> None:
 
 def test_rows_of_a_second_turn_are_written_behind_those_of_the_first(small: SmallMemory) -> None:
     (block,) = small.held(TOKENS[:P])
-    first = transfers_module.HeldBlock(0, ROOT_KEY, block.token_ids[:3])
+    first = HeldBlock(0, ROOT_KEY, block.token_ids[:3])
     small.transfers.save("chat", [first], TOKENS[:3])
     small.transfers.save("chat", [block], TOKENS[:P])
     assert small.transfers.flush(WAIT_S)
