@@ -80,12 +80,11 @@ class MemoryController(QObject):
             page.show_cleared(result)
 
     def _tell_refused_budget(self, reason: str) -> None:
-        self._toast.show_text(
-            f"{reason} The size is as it was before.", icon_name="circle-alert", icon_role="warn"
-        )
+        words = f"{reason} The size is as it was before."
+        self._toast.show_text(words, icon_name="circle-alert", icon_role="warn")
         page = self._open_page()
-        if page is not None:
-            page.show_device_budget(self._settings.value.kv_cache_bytes)
+        if page is not None:  # it may cover the toast
+            page.refuse_device_budget(self._settings.value.kv_cache_bytes, words)
 
     def _set_budgets(self, budgets: Budgets) -> None:
         self._session.set_cache_budgets(*budgets)

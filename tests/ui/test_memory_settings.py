@@ -329,6 +329,7 @@ def test_memory_of_the_model_that_finds_no_room_is_as_before(window: OpenWindow)
     assert window.chat.toast.text == (
         "The model needs 1000.0 GB and 20.0 GB are free. The size is as it was before."
     )
+    assert page.device.problem == window.chat.toast.text
     window.wait(lambda: window.session.model.kind == "ready")
     assert page.device.choice.key == "auto"
     assert window.program.settings.value.kv_cache_bytes is None

@@ -140,10 +140,11 @@ class MemoryPage(QWidget):
             row.setChecked(known == key)
             row.blockSignals(False)
 
-    def show_device_budget(self, budget_bytes: int | None) -> None:
-        """Show this as what is set for the device, without telling."""
+    def refuse_device_budget(self, budget_bytes: int | None, reason: str) -> None:
+        """Show that another budget of the device was refused, and this is what holds."""
         self._budgets[0] = budget_bytes
         self.device.set_budget(budget_bytes)
+        self.device.show_problem(reason)
 
     def _make_choices(self, offered: list[SchemeChoice]) -> None:
         for row in self.choices.values():

@@ -97,8 +97,16 @@ class TierSection(QWidget):
         self.choice.set_key("auto" if budget_bytes is None else "own" if is_own else "off")
         if budget_bytes:
             self.field.setText(_typed(budget_bytes))
-        self._show_problem("")
+        self.show_problem("")
         self._show_field(is_own)
+
+    def show_problem(self, problem: str) -> None:
+        """Say what is wrong with the size; "" if nothing is."""
+        self._problem.setText(problem)
+        self._problem.setVisible(bool(problem))
+        self.field.setAccessibleDescription(problem)
+        set_invalid(self.field, bool(problem))
+        self.height_changed.emit()
 
     def show_use(self, tier: TierStats | None) -> None:
         """Say how full it is; None is not known yet."""
@@ -128,7 +136,7 @@ class TierSection(QWidget):
         column.addWidget(self._problem)
 
     def _choose(self, key: str) -> None:
-        self._show_problem("")
+        self.show_problem("")
         self._show_field(key == "own")
         if key == "auto":
             self._tell(None)
@@ -145,15 +153,15 @@ class TierSection(QWidget):
         if self.choice.key != "own":
             return
         if self._budget is None and self.field.text() == self._offered:
-            self._show_problem("")
+            self.show_problem("")
             return
         typed = _read(self.field.text())
         if typed is None:
             most = locale().toString(MOST_GB, "f", 0)
             least = locale().toString(LEAST_GB, "f", 1)
-            self._show_problem(f"Must be a number from {least} to {most}.")
+            self.show_problem(f"Must be a number from {least} to {most}.")
             return
-        self._show_problem("")
+        self.show_problem("")
         self._tell(typed)
 
     def _tell(self, budget_bytes: int | None) -> None:
@@ -165,13 +173,6 @@ class TierSection(QWidget):
         self.field.setVisible(is_shown)
         self._unit.setVisible(is_shown)
         self._controls.refresh()
-        self.height_changed.emit()
-
-    def _show_problem(self, problem: str) -> None:
-        self._problem.setText(problem)
-        self._problem.setVisible(bool(problem))
-        self.field.setAccessibleDescription(problem)
-        set_invalid(self.field, bool(problem))
         self.height_changed.emit()
 
     def _apply(self) -> None:
