@@ -53,8 +53,8 @@ def default_disk_bytes(folder: Path, held_bytes: int) -> int:
 
     Args:
         folder: Need not exist.
-        held_bytes: What blocks there take now. It counts as free: a disk that others fill up is given
-            room step by step, and what was kept does not go because it is there.
+        held_bytes: What blocks there take now; counts as free, so that what is kept does not lower the
+            budget, and a disk that others have filled does not end it.
     """
     for place in (folder, *folder.parents):
         try:
