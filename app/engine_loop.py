@@ -18,7 +18,7 @@ import psutil
 from app.context_room import has_room
 from app.engine_like import EngineFactory, EngineLike
 from app.engine_replies import EngineReplies
-from app.failures import BUG, failure_from, is_scheme_refused
+from app.failures import BUG, LESS_MEMORY, failure_from, is_scheme_refused
 from app.kept_blocks import forget_all, forget_chat
 from app.messages import (
     CacheCleared,
@@ -162,7 +162,10 @@ class EngineLoop:
             logger.info("A load was broken off")
         except EngineError as error:
             logger.warning("A model could not be opened: %s", error)
-            self._emit(ModelFailed(command.path, failure_from(error), is_scheme_refused(error)))
+            failure = failure_from(error)
+            if failure.kind == "memory" and command.config.kv_cache_bytes is not None:
+                failure = replace(failure, hint=LESS_MEMORY)
+            self._emit(ModelFailed(command.path, failure, is_scheme_refused(error)))
         else:
             self._engine = engine
             self._needs_tending = False

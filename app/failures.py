@@ -17,6 +17,11 @@ BUG = Failure(
 )
 NO_MODEL = Failure("model_file", "No model is open.", "Choose a model, then make the reply again.")
 
+LESS_MEMORY = (
+    "Close other programs, choose a smaller model, or make the memory of the model smaller in the"
+    " settings."
+)
+
 
 def failure_from(error: EngineError) -> Failure:
     """What happened, and of which kind, so that the window can offer the next step."""

@@ -29,7 +29,7 @@ from app.messages import (
     StatsSampled,
 )
 from inference.config import EngineConfig, SamplingParams
-from inference.errors import ChatTemplateError
+from inference.errors import ChatTemplateError, NotEnoughMemoryError
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk.store import DiskStore, used_bytes
 from inference.request import ChatMessage, PromptPart
@@ -318,6 +318,18 @@ def test_engine_that_breaks_while_it_is_tended_is_closed(monkeypatch: pytest.Mon
 
 
 # ---------------------------------------------------------------- schemes
+
+
+@pytest.mark.parametrize(("kv_bytes", "hint"), [(None, "Close other"), (2**40, "in the settings")])
+def test_model_without_room_names_the_setting_that_takes_it(
+    kv_bytes: int | None, hint: str
+) -> None:
+    bench = Bench(FakeScript(load_error=NotEnoughMemoryError(2**40, 2**34)))
+    bench.loop.post(LoadModel("/m/a.gguf", EngineConfig(kv_cache_bytes=kv_bytes)))
+    (*_, event) = bench.run(until=lambda event: isinstance(event, ModelFailed))
+    assert isinstance(event, ModelFailed)
+    assert event.failure.kind == "memory"
+    assert hint in event.failure.hint
 
 
 def test_scheme_that_is_refused_is_told_as_such() -> None:

@@ -239,6 +239,15 @@ def type_into_full_chat(scene: Scene) -> QWidget:
     return scene.window
 
 
+def type_too_long(scene: Scene) -> QWidget:
+    fill_up(scene)
+    scene.script.message_tokens = 9000
+    scene.program.controller.new_chat()
+    scene.window.chat.composer.set_text("A report of thirty pages. " * 400)
+    wait_until(lambda: scene.window.chat.full_card.isVisible())
+    return scene.window
+
+
 def leave_out(scene: Scene) -> QWidget:
     fill_up(scene)
     session = scene.program.session
@@ -319,6 +328,7 @@ SETUPS: dict[str, Callable[[Scene], QWidget]] = {
     "memory": open_memory_settings,
     "memoryend": open_memory_settings_end,
     "full": type_into_full_chat,
+    "toolong": type_too_long,
     "leftout": leave_out,
     "summing": sum_up,
     "reason": show_reasons,
@@ -373,6 +383,7 @@ NAMES = (
     "full-light-1280x800",
     "full-dark-800x600",
     "full-dark-800x600-150",
+    "toolong-dark-800x600-150",
     "leftout-light-1280x800",
     "leftout-dark-800x600-150",
     "summing-dark-1280x800",

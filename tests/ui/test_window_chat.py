@@ -3,16 +3,18 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from PySide6.QtCore import QMimeData, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QPlainTextEdit
+from PySide6.QtWidgets import QApplication, QPlainTextEdit
 
 from app.messages import ModelReady
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript, make_model_info
 from tests.ui.open_window import OpenWindow, wait_for
+from ui.controls.labels import Label
 from ui.replies.message_view import OwnMessageView
 
 Opener = Callable[..., OpenWindow]
@@ -195,6 +197,26 @@ def test_new_chat_by_shortcut_shows_the_greeting(open_window: Opener) -> None:
     assert window.chat.empty.isVisible()
     assert window.chat.header.title.text == "New chat"
     assert window.window.focusWidget() is window.chat.composer.input
+
+
+@pytest.mark.parametrize("lines", [1, 4, 6, 12])
+def test_greeting_beside_a_long_draft_is_whole_or_not_there(
+    open_window: Opener, lines: int
+) -> None:
+    window = open_window()
+    window.start_engine()
+    window.window.resize(640, 480)
+    window.program.theme.set_text_size(150)
+    window.chat.composer.set_text("\n" * (lines - 1))
+    QApplication.processEvents()
+    empty = window.chat.empty
+    labels = [label for label in empty.findChildren(Label) if label.isVisible()]
+    for label in labels:
+        assert label.height() >= label.heightForWidth(label.width())
+        assert empty.rect().contains(label.geometry())
+    for above, below in pairwise(labels[:2]):
+        assert above.geometry().bottom() < below.geometry().top()
+    assert bool(labels) == (lines < 6)
 
 
 def test_draft_is_kept_for_each_chat(open_window: Opener) -> None:

@@ -16,6 +16,9 @@ from ui.look.theme import Theme
 _MARK_SIZE = 38
 _CARD_HEIGHT = 76
 _CARD_RADIUS = 12
+_MARGIN = 8
+_GAPS = (20, 6, 36)  # below mark, headline, and the sentence; there whatever is left out
+_LINE_GAP = 28
 _CARD_GAP = 12
 _TILE_SIZE = 36
 
@@ -172,21 +175,22 @@ class EmptyState(QWidget):
         """Leave out what does not fit, the least useful first; nothing is ever squeezed."""
         card = self._theme.px(_CARD_HEIGHT) + _CARD_GAP
         parts: list[tuple[tuple[QWidget, ...], int]] = [
-            ((self._headline, self._subline), self._theme.px(36 + 6 + 24) + 16),
-            (tuple(self.cards[:2]), card + 36),
+            ((self._headline,), self._theme.px(36)),
+            ((self._subline,), self._theme.px(24)),
+            (tuple(self.cards[:2]), card),
             (tuple(self.cards[2:]), card),
-            ((self._line,), self._open_button.sizeHint().height() + 28),
-            ((self._mark,), _MARK_SIZE + 20),
+            ((self._line,), self._open_button.sizeHint().height() + _LINE_GAP),
+            ((self._mark,), _MARK_SIZE),
         ]
         if self._lacks_model:  # a suggestion would only lead to an error
-            parts = [parts[0], parts[3], parts[4]]
+            parts = [*parts[:2], *parts[4:]]
             for suggestion in self.cards:
                 suggestion.hide()
-        room = self.height()
+        room = self.height() - 2 * _MARGIN - sum(_GAPS)
         for widgets, height in parts:
             room -= height
             for widget in widgets:
-                widget.setVisible(room >= 0 or widgets == parts[0][0])
+                widget.setVisible(room >= 0)
 
     def _lay_out(self) -> None:
         grid = QGridLayout()
@@ -195,7 +199,7 @@ class EmptyState(QWidget):
         for number, card in enumerate(self.cards):
             grid.addWidget(card, number // 2, number % 2)
         line = QHBoxLayout(self._line)
-        line.setContentsMargins(0, 28, 0, 0)
+        line.setContentsMargins(0, _LINE_GAP, 0, 0)
         line.setSpacing(0)
         line.addStretch()
         line.addWidget(self._model_line)
@@ -209,15 +213,15 @@ class EmptyState(QWidget):
         row.addWidget(column, 100)
         row.addStretch(1)
         inner = QVBoxLayout(self)
-        inner.setContentsMargins(28, 8, 28, 8)
+        inner.setContentsMargins(28, _MARGIN, 28, _MARGIN)
         inner.setSpacing(0)
         inner.addStretch(10)
         inner.addWidget(self._mark, 0, Qt.AlignmentFlag.AlignHCenter)
-        inner.addSpacing(20)
+        inner.addSpacing(_GAPS[0])
         inner.addWidget(self._headline)
-        inner.addSpacing(6)
+        inner.addSpacing(_GAPS[1])
         inner.addWidget(self._subline)
-        inner.addSpacing(36)
+        inner.addSpacing(_GAPS[2])
         inner.addLayout(row)
         inner.addWidget(self._line)
         inner.addStretch(11)

@@ -47,12 +47,14 @@ class Notice(FocusGuest):
         self._text.setWordWrap(True)
         self.buttons: list[Button] = []
         self._row = FlowRow()
+        self._space = QWidget()  # above the row, and only with it
+        self._space.setFixedHeight(10)
         column = QVBoxLayout(self)
         column.setContentsMargins(48, 14, 16, 12)
         column.setSpacing(2)
         column.addWidget(self._title)
         column.addWidget(self._text)
-        column.addSpacing(10)
+        column.addWidget(self._space)
         column.addWidget(self._row)
         theme.changed.connect(self.update)
         self.hide()
@@ -149,6 +151,8 @@ class Notice(FocusGuest):
             button.clicked.connect(lambda _checked=False, number=number: self._runs[number]())
             self.buttons.append(button)
         self._row.set_controls(self.buttons)
+        self._space.setVisible(bool(names))
+        self._row.setVisible(bool(names))
         if self.focus_home is not None:
             before = cast(QWidget, self.focus_home.previousInFocusChain())  # a ring: never None
             for button in self.buttons:
