@@ -11,7 +11,7 @@ ReuseStop = Literal[
     "left_out",  # the oldest messages were left out
     "evicted",  # it gave way to others
     "damaged",  # a file could not be verified
-    "not_kept",  # nothing of this chat is kept: cleared, or read with other settings
+    "not_kept",  # it is not kept any more: cleared, removed, or read with other settings
 ]
 """Why something had to be read again that this model has read before in this chat."""
 

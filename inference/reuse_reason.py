@@ -7,7 +7,9 @@ the last message, another reply to it, and a branch whose blocks are all there. 
 that holds:
 
     damaged         a file could not be verified
-    evicted         blocks are missing that were there once, or whose text is the trail's
+    evicted         blocks are missing that are known to have given way to others
+    not_kept        blocks are missing whose text is the trail's, and nobody knows why: files were
+                    removed, or gave way while another process ran
     system_prompt   the trail has another text where this prompt has its system prompt, or before its
                     first message
     left_out        the oldest messages are not sent, and the trail has another text in what is now
@@ -19,8 +21,7 @@ that holds:
     other_model     a reply has no ids of this model
     edited          the trail has another text in a person's message before the last
     at last
-    evicted         the trail is known
-    not_kept        it is not: cleared, or read with other settings only
+    not_kept        it was cleared, or read with other settings only
 """
 
 import struct
@@ -68,10 +69,12 @@ def why_reuse_stopped(
     index: int | None = view.message_at(num_reused)
     if was_damaged:
         reason = "damaged"
-    elif chain_end == "evicted" or num_reused < view.common - 1:
+    elif chain_end == "evicted":
         reason = "evicted"
+    elif num_reused < view.common - 1:
+        reason = "not_kept"
     else:
-        reason, index = view.text_reason() or ("not_kept" if trail is None else "evicted", index)
+        reason, index = view.text_reason() or ("not_kept", index)
     return reason, view.number(index)
 
 

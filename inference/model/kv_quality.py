@@ -169,7 +169,7 @@ def save_verdict(folder: Path, fingerprint: str, verdict: KvVerdict) -> None:
     """Remember what was found out; if that fails, it is found out again another time."""
     stored = {"version": _FILE_VERSION, "fingerprint": fingerprint, "loss": verdict.loss}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder, prefix="kv-quality-", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -109,13 +109,13 @@ def test_first_message_and_its_edit_lose_nothing(starter_model_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
-def test_rows_that_are_missing_gave_way(starter_model_path: Path, name: str) -> None:
+def test_rows_that_are_missing_were_not_kept_or_gave_way(starter_model_path: Path, name: str) -> None:
     chat = make_chat(starter_model_path, name)
     starts = chat.prompt().message_starts
-    assert chat.why(0, chain_end="nothing_cached") == ("evicted", 0)
-    assert chat.why(starts[1]) == ("evicted", 1)
-    assert chat.why(starts[2]) == ("evicted", 2)
-    assert chat.why(len(chat.trail) - 2) == ("evicted", 4)
+    assert chat.why(0, chain_end="nothing_cached") == ("not_kept", 0)
+    assert chat.why(starts[1]) == ("not_kept", 1)
+    assert chat.why(starts[2], chain_end="evicted") == ("evicted", 2)
+    assert chat.why(len(chat.trail) - 2) == ("not_kept", 4)
     assert chat.why(starts[3] + 2, was_damaged=True) == ("damaged", 3)
 
 
@@ -253,8 +253,9 @@ def test_older_branch_loses_nothing_or_gave_way(starter_model_path: Path) -> Non
     assert chat.common() < end
     assert chat.why(end) == (None, None)
     assert chat.why(end - 1) == (None, None)
-    assert chat.why(end - 2) == ("evicted", 4)
-    assert chat.why() == ("evicted", 3)
+    assert chat.why(end - 2) == ("not_kept", 4)
+    assert chat.why() == ("not_kept", 3)
+    assert chat.why(chain_end="evicted") == ("evicted", 3)
     assert chat.why(was_damaged=True) == ("damaged", 3)
 
 
@@ -277,9 +278,9 @@ def judge_ids(num_reused: int, trail: Sequence[int] | None) -> tuple[ReuseStop |
         (0, (), None),
         (0, (9, 2), None),
         (4, (1, 2, 3, 4, 5, 6), None),
-        (3, (1, 2, 3, 4, 5, 6), "evicted"),
+        (3, (1, 2, 3, 4, 5, 6), "not_kept"),
         (1, (1, 2, 9), None),
-        (0, (1, 2, 9), "evicted"),
+        (0, (1, 2, 9), "not_kept"),
     ],
 )
 def test_ready_ids_are_compared_with_the_trail(

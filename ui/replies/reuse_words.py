@@ -11,9 +11,8 @@ _BECAUSE: dict[ReuseStop, str] = {
     "left_out": "because the oldest messages were left out",
     "evicted": "because it had given way to other chats",
     "damaged": "because a file on disk was damaged",
-    "not_kept": "because nothing of this chat was kept",
+    "not_kept": "because it was not kept",
 }
-_NOT_KEPT_FROM_THERE = "because nothing was kept from there on"
 
 # Where there is little room. "{}" is "Message 2", or what all of it is called.
 _SHORT: dict[ReuseStop, str] = {
@@ -24,7 +23,7 @@ _SHORT: dict[ReuseStop, str] = {
     "left_out": "Oldest messages left out",
     "evicted": "Gave way to other chats",
     "damaged": "File on disk damaged",
-    "not_kept": "Nothing kept",
+    "not_kept": "Not kept",
 }
 
 
@@ -58,10 +57,7 @@ def stop_text(metrics: RequestMetrics, *, left_out: int = 0) -> str:
         return ""
     number = _chat_place(metrics, left_out)
     place = {None: "", 0: " from the start"}.get(number, f" from message {number}")
-    because = _BECAUSE[stop]
-    if stop == "not_kept" and number:
-        because = _NOT_KEPT_FROM_THERE
-    return f"Read again{place}, {because}"
+    return f"Read again{place}, {_BECAUSE[stop]}"
 
 
 def short_stop_text(metrics: RequestMetrics, *, left_out: int = 0) -> str:
