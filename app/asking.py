@@ -39,14 +39,23 @@ from app.starter_model import choose_model, find_starter_model
 from inference.config import EngineConfig, KvSchemeName
 from inference.errors import EngineError, InvalidRequestError
 from inference.metrics import ModelInfo
-from inference.request import FinishReason
+from inference.request import TRYING_INT4, FinishReason, LoadProgress
 
 logger = logging.getLogger(__name__)
+
+DISK_TIMEOUT_S = 60.0
 
 
 def open_engine(path: str, config: EngineConfig) -> EngineLike:
     """Open a model with the real engine."""
-    return import_engine().load(path, config)
+    told: set[str] = set()
+
+    def tell(progress: LoadProgress) -> None:
+        if progress.stage.startswith(TRYING_INT4) and not told:
+            told.add(progress.stage)
+            complain(f"{TRYING_INT4}; this is done once")
+
+    return import_engine().load(path, config, on_progress=tell)
 
 
 def answer(
@@ -86,12 +95,28 @@ def answer(
         code = answering.run(params)
         if options.json and code != EXIT_BROKEN_PIPE:
             code = _print_report(live, answering.finish_reason, info) or code
+        _wait_for_disk(engine, code)
     return code
 
 
+def _wait_for_disk(engine: EngineLike, code: int) -> None:
+    """Give a slow disk its time: the answer is there, and the next question is to find its blocks."""
+    if code != EXIT_OK:
+        return
+    try:
+        if not engine.flush(DISK_TIMEOUT_S):
+            complain("the disk is slow: not all of this chat could be kept for the next question")
+    except KeyboardInterrupt:
+        logger.info("Saving was broken off")
+
+
 def _kv_dir(options: argparse.Namespace, paths: Paths) -> Path | None:
-    """Where blocks are kept; a question without a chat keeps nothing, and makes no folder either."""
-    if options.conversation is not None or os.path.isdir(paths.kv_dir):
+    """Where blocks are kept; a question without a chat keeps nothing, and makes no folder either.
+
+    What int4 costs the model is remembered there, though: it takes a while to find out.
+    """
+    is_wanted = options.conversation is not None or options.kv == "int4"
+    if is_wanted or os.path.isdir(paths.kv_dir):
         return paths.kv_dir
     return None
 

@@ -28,6 +28,7 @@ from app.messages import (
     Command,
     Event,
     ForgetChat,
+    KeepOnlyChats,
     ModelFailed,
     ModelLoading,
     ModelReady,
@@ -339,6 +340,12 @@ class ChatSession:
     def clear_chat_cache(self, conversation_id: ConversationId) -> None:
         """Forget what models have read of this chat alone; CacheWasCleared says when it is done."""
         self._post(ForgetChat(conversation_id))
+
+    def forget_lost_chats(self) -> None:
+        """Remove what is cached of chats that are not there any more; to be called at the start."""
+        known = self._announcer.stored(self._store.conversations)
+        if known is not None:
+            self._post(KeepOnlyChats(tuple(chat.id for chat in known)))
 
     def clear_all_cache(self) -> None:
         """Forget what models have read of all chats; CacheWasCleared says when it is done."""

@@ -53,6 +53,9 @@ class EngineLike(Protocol):
     def stats(self) -> EngineStats:
         """A snapshot."""
 
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until ended turns are on disk, or for so long; gives whether they are."""
+
     def close(self) -> None:
         """Finish writing, for a moment at most, and give all memory back."""
 

@@ -19,7 +19,7 @@ from app.context_room import has_room
 from app.engine_like import EngineFactory, EngineLike
 from app.engine_replies import EngineReplies
 from app.failures import BUG, LESS_MEMORY, failure_from, is_scheme_refused
-from app.kept_blocks import forget_all, forget_chat
+from app.kept_blocks import forget_all, forget_chat, keep_only
 from app.messages import (
     CacheCleared,
     ClearCache,
@@ -27,6 +27,7 @@ from app.messages import (
     Event,
     ForgetChat,
     Generate,
+    KeepOnlyChats,
     LoadModel,
     MeasurePrompt,
     ModelFailed,
@@ -84,6 +85,7 @@ class EngineLoop:
         self._was_busy = False
         self._needs_tending = False
         self._is_over = False
+        self._forgotten_early: set[str] = set()
 
     def post(self, command: Command) -> None:
         """Queue a command; from any thread, returns at once."""
@@ -139,7 +141,7 @@ class EngineLoop:
                 self._replies.stop(self._engine, command.reply_id)
             case MeasurePrompt():
                 self._measure(command)
-            case ForgetChat() | ClearCache() | SetCacheBudgets():
+            case ForgetChat() | KeepOnlyChats() | ClearCache() | SetCacheBudgets():
                 self._keep_cache(command)
             case _:  # Shutdown
                 self._is_over = True
@@ -153,6 +155,7 @@ class EngineLoop:
 
         def report(progress: LoadProgress) -> None:
             self._give_way()
+            self._forget_early()
             self._emit(ModelLoading(command.path, progress.stage, progress.fraction))
 
         try:
@@ -179,6 +182,14 @@ class EngineLoop:
         with self._has_command:
             if any(isinstance(command, useless_before) for command in self._commands):
                 raise _LoadCancelled
+
+    def _forget_early(self) -> None:
+        """Remove files of chats that are deleted while a model loads; the rest when it is there."""
+        with self._has_command:
+            asked = {c.conversation_id for c in self._commands if isinstance(c, ForgetChat)}
+        for conversation_id in asked - self._forgotten_early:
+            forget_chat(None, self._kv_dir, conversation_id)
+        self._forgotten_early = asked
 
     def _close_engine(self) -> None:
         """Running replies end as aborted, then the memory is given back."""
@@ -217,8 +228,12 @@ class EngineLoop:
                 )
         self._emit(answer)
 
-    def _keep_cache(self, command: ForgetChat | ClearCache | SetCacheBudgets) -> None:
+    def _keep_cache(
+        self, command: ForgetChat | KeepOnlyChats | ClearCache | SetCacheBudgets
+    ) -> None:
         match command:
+            case KeepOnlyChats():
+                keep_only(self._kv_dir, command.conversation_ids)
             case ForgetChat():
                 freed = forget_chat(self._engine, self._kv_dir, command.conversation_id)
                 if not command.is_deleted:

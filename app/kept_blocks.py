@@ -1,11 +1,11 @@
 """Forgets what models have read, whether a model is open or not. Pure Python; engine thread."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from app.engine_like import EngineLike
-from inference.kv_cache.disk.store import clear_all, forget_conversation
+from inference.kv_cache.disk.store import clear_all, forget_all_but, forget_conversation
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,15 @@ def forget_all(engine: EngineLike | None, kv_dir: Path | None) -> int:
     if engine is not None:
         return engine.clear_cache()
     return _on_disk(kv_dir, clear_all)
+
+
+def keep_only(kv_dir: Path | None, conversation_ids: Iterable[str]) -> int:
+    """Remove from the disk what only chats used that are not among these.
+
+    Returns:
+        Bytes freed.
+    """
+    return _on_disk(kv_dir, lambda folder: forget_all_but(folder, conversation_ids))
 
 
 def _on_disk(kv_dir: Path | None, action: Callable[[Path], int]) -> int:

@@ -80,6 +80,16 @@ class ForgetChat:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOnlyChats:
+    """Remove from the disk what only chats used that are not among these.
+
+    Sent at the start: a program that was killed may have deleted chats and not come to forget them.
+    """
+
+    conversation_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClearCache:
     """Remove all that is cached, of all chats and models."""
 
@@ -111,6 +121,7 @@ Command = (
     | StopReply
     | MeasurePrompt
     | ForgetChat
+    | KeepOnlyChats
     | ClearCache
     | SetCacheBudgets
     | Shutdown

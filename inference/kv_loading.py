@@ -36,6 +36,7 @@ from inference.model.kv_quality import (
 )
 from inference.model.loader import LoadedModel
 from inference.model.memory import free_bytes
+from inference.request import TRYING_INT4
 from inference.transfers import Transfers
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ def _verdict_on_int4(
 
 
 def _report_trial(on_progress: StageCallback, share: float) -> None:
-    on_progress(f"Trying how well int4 suits this model, {share:.0%} done", share)
+    on_progress(f"{TRYING_INT4}, {share:.0%} done", share)
 
 
 def _describe_schemes(

@@ -150,6 +150,10 @@ class PromptSize:
     message_starts: tuple[int, ...]
 
 
+TRYING_INT4 = "Trying how well int4 suits this model"
+"""How the stage of a load begins that only the first load with int4 has."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a load has come.

@@ -13,7 +13,7 @@ class Loading:
 
     def __init__(self, num_loads: int) -> None:
         self._succeeded = [False] * num_loads
-        self._first_failure = num_loads
+        self._is_cancelled = False
         self._futures: list[Future[None]] = []
 
     @property
@@ -30,17 +30,17 @@ class Loading:
         """Take the work that fills the blocks."""
         self._futures = futures
 
-    def is_wanted(self, index: int) -> bool:
-        """Whether a load is of any use: not after one that failed."""
-        return index < self._first_failure
+    def is_wanted(self) -> bool:
+        """Whether to go on.
+
+        Also after a load that failed: so what else is damaged is found and removed, and this turn
+        writes it anew.
+        """
+        return not self._is_cancelled
 
     def note(self, index: int, *, is_good: bool) -> None:
         """Take the outcome of one load; from any loader thread."""
-        if is_good:
-            self._succeeded[index] = True
-        else:
-            # Two threads may come at once: the worst is a load too many.
-            self._first_failure = min(self._first_failure, index)
+        self._succeeded[index] = is_good
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is done, or for so long."""
@@ -48,7 +48,7 @@ class Loading:
 
     def cancel(self) -> None:
         """See `LoadTicket`."""
-        self._first_failure = -1
+        self._is_cancelled = True
 
 
 @dataclass(slots=True, eq=False)

@@ -90,7 +90,7 @@ class Transfers:
 
     def _load_each(self, loads: Sequence[BlockLoad], first: int, loading: Loading) -> None:
         for index in range(first, len(loads), NUM_LOADERS):
-            if loading.is_wanted(index):
+            if loading.is_wanted():
                 loading.note(index, is_good=self._is_loaded(loads[index]))
 
     def _is_loaded(self, load: BlockLoad) -> bool:

@@ -70,6 +70,7 @@ class Program(QObject):
     def start_engine(self, model_path: Path | None = None) -> None:
         """Start the engine thread and load a model: this one, the last one, or the starter."""
         self.worker.start()
+        self.session.forget_lost_chats()
         starter = find_starter_model()
         self.controller.models.set_starter(starter)
         choice = choose_model(self.settings.value, model_path, starter=starter)

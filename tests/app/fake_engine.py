@@ -306,6 +306,9 @@ class FakeEngine:
             num_running=used,
         )
 
+    def flush(self, timeout_s: float) -> bool:
+        return not self.is_closed
+
     def close(self) -> None:
         self.is_closed = True
         self._running.clear()

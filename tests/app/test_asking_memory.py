@@ -212,3 +212,23 @@ def test_question_that_is_too_long_alone_is_refused(asker: Asker) -> None:
         asker.ask("two", "--conversation", "c")
     reply = asker.replies("c")[-1]
     assert (reply.status, reply.failure_kind) == ("error", "context_full")
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_slow_disk_gets_its_time_and_is_told_if_that_was_not_enough(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    def flush(engine: FakeEngine, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return len(waits) > 1
+
+    monkeypatch.setattr(FakeEngine, "flush", flush)
+    assert asker.ask("Hi", "--conversation", "c") == 0
+    assert "the disk is slow" in capsys.readouterr().err
+    assert asker.ask("Hi", "--conversation", "c") == 0
+    assert capsys.readouterr().err == ""
+    assert waits == [60.0, 60.0]

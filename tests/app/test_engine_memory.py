@@ -15,9 +15,11 @@ from app.messages import (
     Failure,
     ForgetChat,
     Generate,
+    KeepOnlyChats,
     LoadModel,
     MeasurePrompt,
     ModelFailed,
+    ModelLoading,
     ModelReady,
     PromptMeasured,
     PromptRead,
@@ -221,6 +223,43 @@ def test_files_are_forgotten_without_an_engine(tmp_path: Path) -> None:
     assert min(first.freed_bytes, second.freed_bytes) > 32
     assert first.freed_bytes + second.freed_bytes == before
     assert used_bytes(tmp_path) == 0
+
+
+def save_chat(folder: Path, chat: str, ids: tuple[int, ...]) -> None:
+    store = DiskStore(
+        folder, namespace=b"model", block_size=4, bytes_per_token=8, budget_bytes=2**20
+    )
+    store.open()
+    store.claim(chat, [(ROOT_KEY, ids)])
+    assert store.write(ROOT_KEY, ids, 0, bytes(32))
+
+
+def test_chats_that_are_not_known_are_forgotten_at_the_start(tmp_path: Path) -> None:
+    save_chat(tmp_path, "c", (1, 2, 3, 4))
+    kept = used_bytes(tmp_path)
+    save_chat(tmp_path, "deleted before a crash", (5, 6, 7, 8))
+    bench = Bench(kv_dir=tmp_path)
+    bench.loop.post(KeepOnlyChats(("c", "d")))
+    bench.run()
+    assert used_bytes(tmp_path) == kept
+
+
+def test_files_of_a_chat_that_is_deleted_while_a_model_loads_go_at_once(tmp_path: Path) -> None:
+    save_chat(tmp_path, "c", (1, 2, 3, 4))
+    bench = Bench(kv_dir=tmp_path)
+    sizes = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, ModelLoading):
+            sizes.append(used_bytes(tmp_path))
+            if len(sizes) == 1:
+                bench.loop.post(ForgetChat("c", is_deleted=True))
+
+    bench.on_event = look
+    bench.loop.post(LOAD)
+    bench.run(until=lambda event: isinstance(event, ModelReady))
+    assert sizes[0] > 0
+    assert sizes[1:] == [0]  # it still loads
 
 
 def test_loop_without_a_folder_frees_nothing() -> None:

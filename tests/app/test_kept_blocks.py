@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from app import kept_blocks
-from app.kept_blocks import forget_all, forget_chat
+from app.kept_blocks import forget_all, forget_chat, keep_only
 from inference.config import EngineConfig
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk.store import DiskStore, used_bytes
@@ -41,6 +41,17 @@ def test_files_are_forgotten_without_an_engine(tmp_path: Path) -> None:
     assert forget_chat(None, tmp_path, "c") == 0
     assert forget_all(None, tmp_path) == before - freed
     assert used_bytes(tmp_path) == 0
+
+
+def test_only_known_chats_are_kept(tmp_path: Path) -> None:
+    save(tmp_path, b"one model", "c", (1, 2, 3, 4))
+    save(tmp_path, b"one model", "deleted", (5, 6, 7, 8))
+    before = used_bytes(tmp_path)
+    freed = keep_only(tmp_path, ["c", "never used"])
+    assert freed > 4 * ROW_BYTES
+    assert used_bytes(tmp_path) == before - freed
+    assert keep_only(tmp_path, ["c"]) == 0
+    assert keep_only(None, []) == 0
 
 
 def test_nothing_is_freed_where_nothing_is(tmp_path: Path) -> None:

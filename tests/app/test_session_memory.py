@@ -20,6 +20,7 @@ from app.messages import (
     ClearCache,
     Failure,
     ForgetChat,
+    KeepOnlyChats,
     LoadModel,
     ModelFailed,
     ModelReady,
@@ -214,3 +215,13 @@ def test_other_failure_keeps_the_scheme(ready: Bench) -> None:
     assert schemes(ready) == {PATH: "int8"}
     assert ready.last.status == "error"
     assert any(isinstance(change, ReplyStarted) for change in ready.take())
+
+
+def test_chats_that_are_there_are_named_at_the_start(bench: Bench) -> None:
+    for text in ("one", "two"):
+        bench.session.new_chat()
+        bench.session.send(text)
+    one, two = (chat.id for chat in reversed(bench.session.conversations()))
+    bench.session.delete_chat(two)
+    bench.session.forget_lost_chats()
+    assert bench.posted[-1] == KeepOnlyChats((one,))

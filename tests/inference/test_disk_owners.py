@@ -10,7 +10,7 @@ from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import MANY_TAGS
 from inference.kv_cache.disk.journal import RECORD_BYTES, read_tags
-from inference.kv_cache.disk.store import DiskStore, forget_conversation
+from inference.kv_cache.disk.store import DiskStore, forget_all_but, forget_conversation
 from tests.inference.disk_stores import (
     NAMESPACE,
     Clock,
@@ -73,6 +73,24 @@ def test_forget_works_across_models(tmp_path, is_open):
     assert all_files(tmp_path) == []
     if is_open:
         assert second.stats().used_bytes == 0
+
+
+def test_conversations_that_are_not_among_those_known_are_forgotten_in_all_models(tmp_path):
+    for namespace in (NAMESPACE, b"other"):
+        store = make_store(tmp_path, namespace=namespace)
+        save_chain(store, "one", ONE)
+        store.save_trail("one", ONE)
+        save_chain(store, "two", TWO)
+        store.save_trail("two", TWO)
+    before = held(tmp_path)
+    assert forget_all_but(tmp_path, ["one", "two", "three"]) == 0
+    freed = forget_all_but(tmp_path, ["two"])
+    assert freed == before - held(tmp_path) > 0
+    fresh = make_store(tmp_path)
+    assert (num_saved(fresh, ONE), num_saved(fresh, TWO)) == (len(SYSTEM), len(TWO))
+    assert (fresh.load_trail("one"), fresh.load_trail("two")) == (None, tuple(TWO))
+    assert forget_all_but(tmp_path, []) == before - freed
+    assert all_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_open", [True, False])

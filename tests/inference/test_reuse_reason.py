@@ -109,7 +109,9 @@ def test_first_message_and_its_edit_lose_nothing(starter_model_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
-def test_rows_that_are_missing_were_not_kept_or_gave_way(starter_model_path: Path, name: str) -> None:
+def test_rows_that_are_missing_were_not_kept_or_gave_way(
+    starter_model_path: Path, name: str
+) -> None:
     chat = make_chat(starter_model_path, name)
     starts = chat.prompt().message_starts
     assert chat.why(0, chain_end="nothing_cached") == ("not_kept", 0)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
     ORPHAN_SECONDS,
     FoundPiece,
+    chat_names,
     namespace_paths,
     owned_tags,
     scan_pieces,
@@ -63,20 +64,48 @@ def forget_files(root: str, conversation_id: str, now: float) -> Forgotten:
     kept: list[FoundPiece] = []
     freed = 0
     for folder in namespace_paths(root):
-        journal = names.conversation_path(folder, conversation_id, names.OWN)
-        trail = names.conversation_path(folder, conversation_id, names.TRAIL)
-        is_known = size_of(journal) is not None
-        pieces = scan_pieces(folder, now) if is_known else []
-        tags = read_tags(journal)
-        others = owned_tags(folder, but_not=journal) if is_known else set()
-        for path in (trail, journal):
-            freed += _remove(path, paths)
-        for found in _without_owner(pieces, tags, others, now):
-            shorter = _keep_first_rows(folder, found, others) if others else None
-            freed += _remove(found.path, paths)
-            if shorter is not None:
-                kept.append(shorter)
-                freed -= shorter.size
+        chat = names.conversation_path(folder, conversation_id, "")
+        gone = _forget_chat(folder, chat, now)
+        paths += gone.paths
+        kept += gone.kept
+        freed += gone.num_bytes
+    return Forgotten(tuple(paths), freed, tuple(kept))
+
+
+def forget_all_but(root: Path, conversation_ids: Iterable[str]) -> int:
+    """Remove what only conversations used that are not among these, of all models.
+
+    For the start of a program: what was deleted and not yet forgotten when the last one ended.
+
+    Returns:
+        Bytes freed.
+    """
+    now, freed = time.time(), 0
+    known = {names.conversation_name(each) for each in conversation_ids}
+    for folder in namespace_paths(os.fspath(root)):
+        for name in sorted(chat_names(folder) - known):
+            freed += _forget_chat(folder, os.path.join(folder, names.CHATS, name), now).num_bytes
+    return freed
+
+
+def _forget_chat(folder: str, chat: str, now: float) -> Forgotten:
+    """Remove a conversation's files from one namespace; `chat` is their path without a suffix."""
+    paths: list[str] = []
+    kept: list[FoundPiece] = []
+    freed = 0
+    journal, trail = chat + names.OWN, chat + names.TRAIL
+    is_known = size_of(journal) is not None
+    pieces = scan_pieces(folder, now) if is_known else []
+    tags = read_tags(journal)
+    others = owned_tags(folder, but_not=journal) if is_known else set()
+    for path in (trail, journal):
+        freed += _remove(path, paths)
+    for found in _without_owner(pieces, tags, others, now):
+        shorter = _keep_first_rows(folder, found, others) if others else None
+        freed += _remove(found.path, paths)
+        if shorter is not None:
+            kept.append(shorter)
+            freed -= shorter.size
     return Forgotten(tuple(paths), freed, tuple(kept))
 
 

@@ -72,8 +72,12 @@ def parse_piece_name(name: str) -> tuple[Piece, str] | None:
 
 def conversation_path(namespace_path: str, conversation_id: str, suffix: str) -> str:
     """Where a conversation's journal or trail lies."""
-    name = hashlib.blake2b(conversation_id.encode(), digest_size=16).hexdigest()
-    return os.path.join(namespace_path, CHATS, name + suffix)
+    return os.path.join(namespace_path, CHATS, conversation_name(conversation_id) + suffix)
+
+
+def conversation_name(conversation_id: str) -> str:
+    """What stands for a conversation in names; it does not tell the id."""
+    return hashlib.blake2b(conversation_id.encode(), digest_size=16).hexdigest()
 
 
 def temporary_process(name: str) -> int | None:

@@ -87,6 +87,12 @@ def scan_chats(namespace_path: str, now: float) -> dict[str, int]:
     return found
 
 
+def chat_names(namespace_path: str) -> set[str]:
+    """Names of all conversations that have a journal or a trail in a namespace."""
+    stems = (os.path.splitext(entry.name) for entry in _chat_entries(namespace_path))
+    return {stem for stem, suffix in stems if suffix in (names.OWN, names.TRAIL)}
+
+
 def owned_tags(namespace_path: str, *, but_not: str = "") -> set[bytes]:
     """Tags in all journals of a namespace, without that of the path `but_not`."""
     tags: set[bytes] = set()

@@ -10,7 +10,7 @@ from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
 from inference.kv_cache.disk.files import read_small, write_file
-from inference.kv_cache.disk.forgetting import forget_conversation
+from inference.kv_cache.disk.forgetting import forget_all_but, forget_conversation
 from inference.kv_cache.disk.format import (
     Miss,
     pack_header,
@@ -24,7 +24,14 @@ from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
 from inference.kv_cache.tiers import DiskSource, Piece
 
-__all__ = ["DiskStats", "DiskStore", "clear_all", "forget_conversation", "used_bytes"]
+__all__ = [
+    "DiskStats",
+    "DiskStore",
+    "clear_all",
+    "forget_all_but",
+    "forget_conversation",
+    "used_bytes",
+]
 
 BURST_SECONDS = 5.0
 """Reads with shorter breaks between them are taken as of one chain, from its first block on."""
