@@ -92,6 +92,7 @@ def look(loaded: LoadedModel, folder: Path, told: set[int]) -> None:
     kept, cold = open_engine(loaded, folder), open_engine(loaded, None)
     key = kept.info.fingerprint
     known: set[int] = set()
+    reused = 0
     for number in range(NUM_CHATS):
         chat = chat_of(store, number)
         known |= set(chat.messages)
@@ -101,9 +102,13 @@ def look(loaded: LoadedModel, folder: Path, told: set[int]) -> None:
         if path[-1].role == "user":
             path.append(replace(path[-1], role="assistant", content=""))
         path = path[:-1]
-        if answer(kept, path, key).reply_token_ids != answer(cold, path, key).reply_token_ids:
+        reply = answer(kept, path, key)
+        if reply.reply_token_ids != answer(cold, path, key).reply_token_ids:
             raise AssertionError(f"{chat.id}: kept blocks gave another reply")
+        reused += reply.metrics.reused_disk_tokens
         kept.check_integrity()
+    if not reused and len(told) > 4 * NUM_CHATS:
+        raise AssertionError("nothing that was kept was reused")
     if lost := told - known:
         raise AssertionError(f"messages were stored and are lost: {sorted(lost)}")
 

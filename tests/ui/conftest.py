@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from tests.app.fake_engine import FakeScript
@@ -22,6 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def open_window(qtbot: QtBot, tmp_path: Path) -> Iterator[Callable[..., OpenWindow]]:
     """Opens windows with a scripted engine; closes them at the end of the test."""
     opened: list[OpenWindow] = []
+    font = QApplication.font()  # a window with another text size changes it for all
 
     def open_one(script: FakeScript | None = None, *, profile: Path | None = None) -> OpenWindow:
         window = OpenWindow(qtbot, profile or tmp_path / "profile", script or FakeScript())
@@ -31,3 +33,4 @@ def open_window(qtbot: QtBot, tmp_path: Path) -> Iterator[Callable[..., OpenWind
     yield open_one
     for window in opened:
         window.close()
+    QApplication.setFont(font)
