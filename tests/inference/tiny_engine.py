@@ -24,6 +24,10 @@ from tests.inference.tiny_models import VOCAB_SIZE, make_module
 gc.collect()
 gc.freeze()
 
+# Closing an engine collects garbage. What torch and transformers made at import is none, and looking
+# through it would take most of the time of a test.
+gc.freeze()
+
 CONTROL = ("<pad>", "<s>", "</s>", "<turn>")
 BOS_ID, EOS_ID, TURN_ID = 1, 2, 3
 TEMPLATE = (
