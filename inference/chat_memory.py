@@ -77,6 +77,10 @@ class ChatMemory:
             return disk.load_trail(conversation_id)
         return trail
 
+    def set_computing(self, is_computing: bool) -> None:
+        """Say whether tokens are computed now: then turns are saved slowly."""
+        self._transfers.set_computing(is_computing)
+
     def tend(self) -> bool:
         """Unpin what has been saved; whether more is to come."""
         self._kv.unpin(self._transfers.take_saved())

@@ -130,6 +130,7 @@ class LiveRequests:
             if parts.scheduler.is_only_loading:
                 parts.memory.wait_for_transfer(LOAD_WAIT_S)
             return []
+        parts.memory.set_computing(True)
         for chunk in chunks:
             self._note_begin(self._live[chunk.sequence.request_id], began)
         try:
@@ -222,6 +223,8 @@ class LiveRequests:
         if is_forgotten:
             self._forgotten.remove(request_id)
             parts.memory.forget_residents(sequence.conversation_id)
+        if not self._live:
+            parts.memory.set_computing(False)
         totals = self.totals
         totals.prompt_tokens += sequence.num_prompt_tokens
         totals.reused_tokens += sequence.num_reused

@@ -10,6 +10,7 @@ that a save reads is pinned, until the ticket says that it is done.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -24,6 +25,9 @@ from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
 from inference.transfer_tickets import Loading, Saving
 
 logger = logging.getLogger(__name__)
+
+PACE_S = 0.1
+"""Between two blocks that are written while tokens are computed: saving takes a few percent of a core."""
 
 NUM_LOADERS = 2
 """One reads and verifies while the other copies; more would take cores from the model."""
@@ -51,6 +55,8 @@ class Transfers:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="kv-save")
         self._loadings: list[Loading] = []  # both lists: engine thread
         self._savings: list[Saving] = []
+        self._is_quiet = threading.Event()
+        self._is_quiet.set()
 
     # ------------------------------------------------------------------ at once
 
@@ -160,8 +166,16 @@ class Transfers:
             # A save that is under way would leave a file behind.
             self._after_saves(lambda disk: disk.set_budget(0), lambda saving: True)
 
+    def set_computing(self, is_computing: bool) -> None:
+        """Say whether tokens are computed now: then saving goes on slowly."""
+        if is_computing:
+            self._is_quiet.clear()
+        else:
+            self._is_quiet.set()
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is on disk, or for so long; whether it is."""
+        self.set_computing(False)
         return not wait([self._saver.submit(lambda: None)], timeout_s).not_done
 
     def close(self, timeout_s: float) -> None:
@@ -190,6 +204,7 @@ class Transfers:
         disk = self.disk
         if disk is None:
             return None
+        self.set_computing(False)  # the engine waits for this
         for saving in self._savings:
             if is_useless(saving):
                 saving.cancel()
@@ -221,5 +236,6 @@ class Transfers:
         first, end = disk.num_saved(block.base_key, block.token_ids), len(block.token_ids)
         if first == end:
             return True
+        self._is_quiet.wait(PACE_S)
         rows = self._kv.export_rows(block.block_id, first, end)
         return disk.write(block.base_key, block.token_ids, first, rows.numpy().data)

@@ -294,3 +294,17 @@ def test_close_waits_neither_for_a_disk_that_hangs_nor_for_loads(
     small.transfers._loaders.shutdown()
     assert writes.calls == 1
     assert reads.calls <= transfers_module.NUM_LOADERS
+
+
+def test_saving_goes_slowly_while_tokens_are_computed_and_quickly_when_somebody_waits(
+    small: SmallMemory,
+) -> None:
+    held = small.held(TOKENS)
+    small.transfers.set_computing(True)
+    small.transfers.save("chat", held, TOKENS)
+    time.sleep(1.5 * transfers_module.PACE_S)
+    assert small.transfers.take_saved() == []
+    assert small.disk is not None
+    assert small.disk.stats().num_pieces < len(held)
+    assert small.transfers.flush(WAIT_S)  # what waits for the disk ends the patience
+    assert small.disk.stats().num_pieces == len(held)
