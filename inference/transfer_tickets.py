@@ -59,11 +59,13 @@ class Saving:
         conversation_id: Whose.
         blocks: The whole chain, oldest first.
         trail: Ids of all computed tokens.
+        due: When it should be on disk, on the monotonic clock; it may take until then.
     """
 
     conversation_id: str
     blocks: Sequence[HeldBlock]
     trail: Sequence[int]
+    due: float
     _is_cancelled: threading.Event = field(default_factory=threading.Event)
     _is_done: threading.Event = field(default_factory=threading.Event)
 

@@ -26,8 +26,9 @@ from inference.transfer_tickets import Loading, Saving
 
 logger = logging.getLogger(__name__)
 
-PACE_S = 0.1
-"""Between two blocks that are written while tokens are computed: saving takes a few percent of a core."""
+SPREAD_S = 0.8
+"""Over which a turn's blocks are written while tokens are computed: on disk within a second, and never in
+one burst, which would take the core and the memory from the model."""
 
 NUM_LOADERS = 2
 """One reads and verifies while the other copies; more would take cores from the model."""
@@ -135,7 +136,7 @@ class Transfers:
 
     def save(self, conversation_id: str, blocks: Sequence[HeldBlock], trail: Sequence[int]) -> None:
         """Write what of a turn is not on disk yet, soon; the blocks must be pinned until then."""
-        saving = Saving(conversation_id, blocks, trail)
+        saving = Saving(conversation_id, blocks, trail, time.monotonic() + SPREAD_S)
         self._savings.append(saving)
         self._saver.submit(self._save, saving)
 
@@ -225,17 +226,21 @@ class Transfers:
             return
         # First whose they are, then what they hold: a block that nobody owns would never be removed.
         disk.claim(saving.conversation_id, [(b.base_key, b.token_ids) for b in saving.blocks])
-        for block in saving.blocks:
+        new = [block for block in saving.blocks if self._num_saved(block, disk) < len(block.token_ids)]
+        for index, block in enumerate(new):
+            self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / (len(new) - index))
             if not saving.is_wanted():
                 return
             if not self._is_written(block, disk):
                 break  # without this block those after it are of no use, and would not fit either
         disk.save_trail(saving.conversation_id, saving.trail)
 
+    def _num_saved(self, block: HeldBlock, disk: DiskStore) -> int:
+        return disk.num_saved(block.base_key, block.token_ids)
+
     def _is_written(self, block: HeldBlock, disk: DiskStore) -> bool:
-        first, end = disk.num_saved(block.base_key, block.token_ids), len(block.token_ids)
+        first, end = self._num_saved(block, disk), len(block.token_ids)
         if first == end:
             return True
-        self._is_quiet.wait(PACE_S)
         rows = self._kv.export_rows(block.block_id, first, end)
         return disk.write(block.base_key, block.token_ids, first, rows.numpy().data)

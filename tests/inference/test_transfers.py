@@ -296,15 +296,31 @@ def test_close_waits_neither_for_a_disk_that_hangs_nor_for_loads(
     assert reads.calls <= transfers_module.NUM_LOADERS
 
 
-def test_saving_goes_slowly_while_tokens_are_computed_and_quickly_when_somebody_waits(
-    small: SmallMemory,
+def test_saving_is_spread_while_tokens_are_computed_and_quick_when_somebody_waits(
+    small: SmallMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transfers_module, "SPREAD_S", 600.0)
     held = small.held(TOKENS)
     small.transfers.set_computing(True)
     small.transfers.save("chat", held, TOKENS)
-    time.sleep(1.5 * transfers_module.PACE_S)
+    time.sleep(0.1)
     assert small.transfers.take_saved() == []
     assert small.disk is not None
-    assert small.disk.stats().num_pieces < len(held)
+    assert small.disk.stats().num_pieces == 0
     assert small.transfers.flush(WAIT_S)  # what waits for the disk ends the patience
+    assert small.disk.stats().num_pieces == len(held)
+
+
+def test_a_turn_is_on_disk_within_a_second_also_while_tokens_are_computed(
+    small: SmallMemory,
+) -> None:
+    assert transfers_module.SPREAD_S < 1.0
+    held = small.held(TOKENS)
+    small.transfers.set_computing(True)
+    began = time.monotonic()
+    small.transfers.save("chat", held, TOKENS)
+    small.transfers.wait_for_any(WAIT_S)
+    assert len(small.transfers.take_saved()) == len(held)
+    assert time.monotonic() - began >= transfers_module.SPREAD_S * 0.9
+    assert small.disk is not None
     assert small.disk.stats().num_pieces == len(held)
