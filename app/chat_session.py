@@ -276,17 +276,21 @@ class ChatSession:
         """
         self._sending.regenerate(message_id)
 
-    def continue_in_new_chat(self, text: str) -> bool:
+    def continue_in_new_chat(self, text: str, message_id: MessageId | None = None) -> bool:
         """Sum up the shown chat, and send `text` in a new one that begins with the summary.
 
         With an empty text the new chat is only shown. `stop` and opening another chat end it; then,
         and when it fails, the text comes back as DraftReturned. With the choice "new_chat", `send`
         does this by itself.
 
+        Args:
+            text: Said first in the new chat.
+            message_id: Whose editor it comes from, and goes back to; None is the composer.
+
         Returns:
             Whether the text was taken; if not, the caller keeps it.
         """
-        return self._sending.continue_in_new_chat(text)
+        return self._sending.continue_in_new_chat(text, message_id)
 
     def show_version(self, message_id: MessageId) -> None:
         """Show the branch through this message, down to its newest end."""

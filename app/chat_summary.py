@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.announcer import Announcer
-from app.conversation import MAX_TITLE_CHARS, Conversation
+from app.conversation import MAX_TITLE_CHARS, Conversation, MessageId
 from app.messages import (
     Command,
     Failure,
@@ -41,6 +41,7 @@ class _Work:
     reply_id: ReplyId
     chat: Conversation
     text: str
+    message_id: MessageId | None
     pieces: list[str]
 
 
@@ -79,6 +80,7 @@ class SummaryWriter:
         *,
         left_out: int,
         as_plain_text: bool,
+        message_id: MessageId | None = None,
     ) -> None:
         """Ask for the summary.
 
@@ -89,8 +91,9 @@ class SummaryWriter:
             messages: The chat for the engine, without the instruction.
             left_out: How many messages of the chat are not among `messages`.
             as_plain_text: The model has no chat template.
+            message_id: Whose editor the text comes from; None is the composer.
         """
-        self._work = _Work(reply_id, chat, text, [])
+        self._work = _Work(reply_id, chat, text, message_id, [])
         self._post(
             Generate(
                 reply_id,
@@ -119,9 +122,10 @@ class SummaryWriter:
 
     def cancel(self) -> None:
         """End the summary; the text goes back to the person."""
-        text = self.let_go()
-        if text is not None:
-            self._give_back(text, None)
+        work = self._work
+        if work is not None:
+            self.let_go()
+            self._give_back(work, None)
 
     def let_go(self) -> str | None:
         """End the summary without a word; gives its text, or None if none was in the making."""
@@ -139,11 +143,11 @@ class SummaryWriter:
             self._go_on(work.chat, summary, work.text)
             return
         is_stopped = event.finish_reason == "aborted"
-        self._give_back(work.text, None if is_stopped else event.failure or NO_SUMMARY)
+        self._give_back(work, None if is_stopped else event.failure or NO_SUMMARY)
 
-    def _give_back(self, text: str, failure: Failure | None) -> None:
-        if text.strip():
-            self._announcer.notify(DraftReturned(text))
+    def _give_back(self, work: _Work, failure: Failure | None) -> None:
+        if work.text.strip():
+            self._announcer.notify(DraftReturned(work.text, work.message_id))
         self._announcer.notify(SummaryEnded(failure))
 
 

@@ -156,7 +156,7 @@ class SendGate:
 
     def _return(self, held: Held) -> None:
         if held.text:
-            self._announcer.notify(DraftReturned(held.text))
+            self._announcer.notify(DraftReturned(held.text, held.message_id))
 
     def _tell_full(self, question: Question, held: Held, event: PromptMeasured) -> bool:
         self._announcer.notify(

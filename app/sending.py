@@ -116,7 +116,7 @@ class Sending:
                 message_id=message_id,
             )
 
-    def continue_in_new_chat(self, text: str) -> bool:
+    def continue_in_new_chat(self, text: str, message_id: MessageId | None = None) -> bool:
         """Sum up the chat and send `text` in a new one; gives whether the text was taken."""
         chat, model = self._shown.conversation, self._models.state
         path = self._answered_path()
@@ -139,6 +139,7 @@ class Sending:
             prompt.messages,
             left_out=prompt.left_out,
             as_plain_text=self._as_plain_text(model.info),
+            message_id=message_id,
         )
         return True
 

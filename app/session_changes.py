@@ -155,12 +155,16 @@ class ChatIsFull:
 
 @dataclass(frozen=True, slots=True)
 class DraftReturned:
-    """A text that the session had taken was not sent: it belongs into the composer again.
+    """A text that the session had taken was not sent: it belongs where it came from.
 
     When another chat is opened meanwhile, this comes before ConversationShown.
+
+    Attributes:
+        message_id: Whose editor it came from; None was the composer.
     """
 
     text: str
+    message_id: MessageId | None = None
 
 
 @dataclass(frozen=True, slots=True)

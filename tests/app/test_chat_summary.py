@@ -156,7 +156,7 @@ def test_edit_in_a_full_chat_is_only_told(ready: Bench) -> None:
     ready.session.edit(MessageId(1), LONG)
     ready.measured(2000, fits=False)
     refused = ChatIsFull(2000, 2048, "new_chat", LONG, MessageId(1), is_alone=True)
-    assert ready.take() == [DraftReturned(LONG), refused]
+    assert ready.take() == [DraftReturned(LONG, MessageId(1)), refused]
     assert not ready.session.is_summarising
 
 
@@ -179,6 +179,17 @@ def test_summary_that_is_stopped_gives_the_text_back(ready: Bench, how: str) -> 
     ready.ends(finish_reason="aborted")
     assert ready.take() == []
     assert len(ready.session.conversations()) == 1
+
+
+def test_edit_goes_back_to_its_message_when_the_summary_is_stopped_or_fails(ready: Bench) -> None:
+    ready.session.continue_in_new_chat("c", MessageId(1))
+    ready.take()
+    ready.session.stop()
+    assert ready.take() == [DraftReturned("c", MessageId(1)), SummaryEnded(None)]
+    ready.session.continue_in_new_chat("c", MessageId(1))
+    ready.take()
+    ready.ends(finish_reason="error", failure=FAILURE)
+    assert ready.take() == [DraftReturned("c", MessageId(1)), SummaryEnded(FAILURE)]
 
 
 def test_summary_without_a_text_has_none_to_give_back(ready: Bench) -> None:

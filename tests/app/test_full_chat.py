@@ -330,7 +330,7 @@ def test_edit_goes_through_the_same_door(ready: Bench) -> None:
     assert [message.content for message in ready.measures()[0].messages] == [LONG]
     ready.measured(2000, fits=False)
     refused = replace(FULL, message_id=MessageId(1), is_alone=True)
-    assert ready.take() == [DraftReturned(LONG), refused]
+    assert ready.take() == [DraftReturned(LONG, MessageId(1)), refused]
     assert ready.texts == ["a", "b"]
     assert not ready.session.edit(MessageId(1), LONG)
     assert ready.take() == [refused]

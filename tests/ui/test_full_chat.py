@@ -225,8 +225,8 @@ def test_edit_that_was_refused_comes_with_the_choice(
     view = _refuse_edit(crowded, second)
     if was_measured:
         view = _refuse_edit(crowded, second)
-    assert view.edited_text == ("Otherwise" if was_measured else None)
-    assert crowded.chat.composer.text == ("" if was_measured else "Otherwise")
+    assert view.edited_text == "Otherwise"
+    assert crowded.chat.composer.text == ""
     assert not crowded.chat.hint.isVisible()
     crowded.click("Leave out the oldest", crowded.chat.full_card)
     crowded.wait(lambda: len(crowded.engine.requests) == 1 and not crowded.session.is_replying)
@@ -234,9 +234,34 @@ def test_edit_that_was_refused_comes_with_the_choice(
     assert crowded.chat.composer.text == ""
 
 
+def test_edit_comes_back_before_what_was_written_in_its_editor_since(crowded: OpenWindow) -> None:
+    view = crowded.view(crowded.messages[2].id)
+    assert isinstance(view, OwnMessageView)
+    crowded.chat.composer.set_text("A draft")
+    view.start_editing("Otherwise")
+    crowded.click("Save", view)
+    view.start_editing("since")
+    crowded.wait(lambda: view.edited_text == "Otherwise\n\nsince")
+    assert crowded.chat.composer.text == "A draft"
+
+
+def test_edit_goes_back_to_its_message_when_the_summary_is_stopped(crowded: OpenWindow) -> None:
+    view = _refuse_edit(crowded, crowded.messages[2].id)
+    seen = [view.edited_text]
+    gate = threading.Event()
+    crowded.script.before_step = lambda: wait_for(gate)
+    crowded.click("New chat with a summary", crowded.chat.full_card)
+    seen.append(view.edited_text)
+    crowded.script.before_step = None
+    crowded.wait(lambda: _buttons(crowded) == ["Stop"])
+    crowded.click("Stop", crowded.chat.full_card)
+    gate.set()
+    assert [*seen, view.edited_text] == ["Otherwise", None, "Otherwise"]
+    assert crowded.chat.composer.text == ""
+
+
 def test_edit_that_is_still_open_goes_into_the_new_chat(crowded: OpenWindow) -> None:
-    for _ in range(2):  # the second time its length is known, and the editor stays
-        _refuse_edit(crowded, crowded.messages[2].id)
+    _refuse_edit(crowded, crowded.messages[2].id)
     crowded.script.message_tokens = 100
     crowded.click("New chat with a summary", crowded.chat.full_card)
     crowded.wait(lambda: crowded.texts == ["Otherwise", "Two."])
@@ -246,8 +271,7 @@ def test_edit_that_was_refused_is_not_lost_when_another_chat_is_opened(
     crowded: OpenWindow,
 ) -> None:
     second = crowded.messages[2].id
-    for _ in range(2):
-        _refuse_edit(crowded, second)
+    _refuse_edit(crowded, second)
     crowded.controller.new_chat()
     assert crowded.chat.composer.text == ""
     crowded.click_chat("First")

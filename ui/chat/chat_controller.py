@@ -70,8 +70,8 @@ class ChatController(QObject):
                 messages.update_message(message, self._versions(message.id))
                 messages.mark_left_out(mark)
                 self._show_replying()
-            case DraftReturned(text):
-                self._take_back(text)
+            case DraftReturned(text, message_id):
+                self._take_back(text, message_id)
             case _:
                 pass
 
@@ -120,19 +120,20 @@ class ChatController(QObject):
             if not is_stored:
                 self._pane.composer.set_text(text)
 
-    def _take_back(self, text: str) -> None:
-        """A text was not sent: it stands before what was written since."""
-        composer = self._pane.composer
-        written = composer.text
-        composer.set_text(f"{text}\n\n{written}" if written.strip() else text)
+    def _take_back(self, text: str, message_id: MessageId | None = None) -> None:
+        """A text was not sent: where it came from, it stands before what was written since."""
+        view = None if message_id is None else self._pane.messages.view_of(message_id)
+        if isinstance(view, OwnMessageView):
+            written = view.edited_text or ""
+            view.stop_editing()
+            view.start_editing(text if written == view.message.content else _before(text, written))
+        else:
+            composer = self._pane.composer
+            composer.set_text(_before(text, composer.text))
 
     def _edit(self, key: int, text: str) -> None:
         if not self._session.edit(MessageId(key), text):
-            view = self._pane.messages.view_of(MessageId(key))
-            if isinstance(view, OwnMessageView):
-                view.start_editing(text)
-            else:
-                self._take_back(text)
+            self._take_back(text, MessageId(key))
 
     def _tell_refused(self, num_chars: int) -> None:
         self._pane.toast.show_text(too_long(num_chars), icon_name="circle-alert", icon_role="warn")
@@ -153,3 +154,7 @@ class ChatController(QObject):
     def _take_suggestion(self, prompt: str) -> None:
         self._pane.composer.set_text(prompt)
         self.focus_composer()
+
+
+def _before(text: str, written: str) -> str:
+    return f"{text}\n\n{written}" if written.strip() else text

@@ -178,10 +178,6 @@ class FullChatController(QObject):
             view.stop_editing()
             if not self._session.edit(message_id, refused.text):
                 view.start_editing(refused.text)
-        elif composer.text == refused.text:  # where an edit comes back to
-            composer.set_text("")
-            if not self._session.edit(message_id, refused.text):
-                composer.set_text(refused.text)
 
     def _editor(self, message_id: MessageId) -> OwnMessageView | None:
         """The view of a message that is being edited."""
@@ -203,26 +199,28 @@ class FullChatController(QObject):
     def _sum_up(self) -> None:
         """Once, for this chat as it is now: another one begins, and this choice goes with it."""
         composer = self._pane.composer
-        text = composer.text or self._take_edit()
+        view = None if composer.text else self._refused_editor()
+        text = composer.text if view is None else view.edited_text or ""
+        put_back = composer.set_text if view is None else view.start_editing
         self._has_message = bool(text.strip())
-        composer.set_text("")  # first: the new chat must not find it as a draft
+        # First: the new chat must not find it as a draft.
+        composer.set_text("")
+        if view is not None:
+            view.stop_editing()
         is_taken = False
         try:
-            is_taken = self._session.continue_in_new_chat(text)
+            is_taken = self._session.continue_in_new_chat(
+                text, None if view is None else view.message.id
+            )
         finally:  # whatever went wrong, what was written is not lost
             if not is_taken:
-                composer.set_text(text)
+                put_back(text)
 
-    def _take_edit(self) -> str:
-        """What stands in the editor of an edit that was refused, which is closed; "" if nothing."""
+    def _refused_editor(self) -> OwnMessageView | None:
         refused = self._refused
-        message_id = None if refused is None else refused.message_id
-        view = None if message_id is None else self._editor(message_id)
-        if view is None:
-            return ""
-        text = view.edited_text or ""
-        view.stop_editing()
-        return text
+        if refused is None or refused.message_id is None:
+            return None
+        return self._editor(refused.message_id)
 
     def _end_summary(self, failure: Failure | None) -> None:
         self._num_chars = None
