@@ -20,6 +20,7 @@ from ui.event_pacer import EventPacer
 from ui.look.appearance import Appearance
 from ui.look.theme import Theme
 from ui.main_window import MainWindow
+from ui.replies.warm_up import warm_up_beside
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Program(QObject):
         self._pacer = EventPacer(self.session.handle_event, self)
         self.worker.event.connect(self._pacer.push)
         self.window = MainWindow(self.theme)
+        self.window.first_painted.connect(warm_up_beside)
         self.controller = Controller(
             self.session,
             self.settings,

@@ -11,9 +11,15 @@ from ui.markdown.blocks import Code, Paragraph
 from ui.replies.code_block import CodeBlock
 from ui.replies.reply_buttons import CopyButton
 from ui.replies.reply_code_lines import PIECE_CHARS, CodeLines
-from ui.replies.reply_highlight import MAX_HIGHLIGHTED_CHARS, Highlighter, language_name, warm_up
+from ui.replies.reply_highlight import MAX_HIGHLIGHTED_CHARS, Highlighter
+from ui.replies.warm_up import warm_up
 
 SOURCE = 'def f(x: int) -> str:\n    return "a" + 1  # why\n'
+
+
+@pytest.fixture(autouse=True)
+def _lexers_are_there() -> None:
+    warm_up()
 
 
 def colored(source: str, language: str = "python") -> list[list[tuple[str, str]]]:
@@ -113,8 +119,7 @@ def test_highlighter_never_restarts_inside_a_string():
     [("py", "Python"), ("JS", "JavaScript"), ("", "Text"), ("c++", "C++"), ("mine", "mine")],
 )
 def test_language_name_is_for_people(language, name):
-    warm_up()
-    assert language_name(language) == name
+    assert Highlighter(language).name == name
 
 
 # ---------------------------------------------------------------- lines

@@ -15,7 +15,7 @@ from app.conversation import MessageId
 from tests.ui.machine_speed import slowness
 from tests.ui.reply_helpers import make_list, make_message, settle
 from ui.replies.message_list import MessageList
-from ui.replies.reply_highlight import warm_up
+from ui.replies.warm_up import warm_up
 
 TOKENS_PER_S = 200
 CHARS_PER_TOKEN = 4

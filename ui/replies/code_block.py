@@ -15,7 +15,7 @@ from ui.look.theme import Theme
 from ui.markdown.blocks import Block, Code
 from ui.replies.reply_buttons import CopyButton
 from ui.replies.reply_code_lines import CodeLines
-from ui.replies.reply_highlight import Highlighter, language_name
+from ui.replies.reply_highlight import Highlighter
 from ui.replies.reply_layout import utf16_slice
 from ui.replies.reply_leaf import Leaf, scroll_by_key, scroll_sideways
 
@@ -28,6 +28,7 @@ _COPY_INSET = 6
 _SLICE_S = 0.003
 _NEXT_SLICE_MS = 2
 _HIGHLIGHT_PAUSE_MS = 60
+_ASK_AGAIN_MS = 30
 _MAX_NAME_CHARS = 40
 _MAX_DESCRIBED_CHARS = 2_000
 
@@ -84,17 +85,24 @@ class CodeBlock(Leaf):
         self.frames = block.frames
         self._lines.colors = self._highlighter.colors
         self._lines.set_text(block.text)
-        name = language_name(block.language)
-        self.setAccessibleName(f"Code, {name}, {len(self._lines.lines)} lines")
+        self._tell_name()
         self.setAccessibleDescription(block.text[:_MAX_DESCRIBED_CHARS])
         if not self._highlighter.is_plain and (block.is_closed or not self._timer.isActive()):
             self._timer.start(0 if block.is_closed else _HIGHLIGHT_PAUSE_MS)
         self._place_bar()
         self.update()
 
+    def _tell_name(self) -> None:
+        name = f"Code, {self._highlighter.name}, {len(self._lines.lines)} lines"
+        if name != self.accessibleName():
+            self.setAccessibleName(name)
+            self.update()
+
     def _highlight(self) -> None:
         """Colour for one slice; the timer brings the next one."""
         highlighter = self._highlighter
+        if highlighter.is_waiting and not self._find_lexer():
+            return
         if not highlighter.is_working:
             self._is_final_pass = self._block.is_closed
             highlighter.start(self._lines.lines, is_closed=self._is_final_pass)
@@ -106,6 +114,14 @@ class CodeBlock(Leaf):
             self._timer.start(_NEXT_SLICE_MS)
         elif self._block.is_closed and not self._is_final_pass:
             self._timer.start(0)  # the fence was closed while the last pass ran
+
+    def _find_lexer(self) -> bool:
+        """Whether there is something to colour with; if it is still to come, the timer asks again."""
+        is_known = self._highlighter.find_lexer()
+        self._tell_name()
+        if not is_known:
+            self._timer.start(_ASK_AGAIN_MS)
+        return is_known and not self._highlighter.is_plain
 
     def restyle(self) -> None:
         """Colours or sizes are new."""
@@ -166,7 +182,7 @@ class CodeBlock(Leaf):
         painter.setFont(self._theme.font("small_strong"))
         painter.setPen(QColor(colors.text_2))
         head = QRectF(_PADDING_X, 0, self.width() - 2 * _PADDING_X, self._head_height)
-        name = language_name(self._block.language)[:_MAX_NAME_CHARS]
+        name = self._highlighter.name[:_MAX_NAME_CHARS]
         painter.drawText(head, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, name)
         exposed = event.rect()
         top, height = self._line_top(0), self._lines.line_height

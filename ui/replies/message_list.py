@@ -1,6 +1,5 @@
 """The chat: all messages of the visible path in one scrolling column. GUI thread."""
 
-import threading
 from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
@@ -13,13 +12,11 @@ from ui.look.theme import Theme
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_column import MessageColumn
-from ui.replies.reply_highlight import warm_up
 from ui.replies.reply_leaf import Leaf
 from ui.replies.reply_selection import TextSelection
 from ui.replies.reply_view import ReplyView
 
 _DRAG_MS = 30
-_WARM_UP_MS = 1500
 
 
 class MessageList(MessageColumn):
@@ -49,7 +46,6 @@ class MessageList(MessageColumn):
         self._drag_timer.timeout.connect(self._drag_on)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Chat")
-        QTimer.singleShot(_WARM_UP_MS, self, _warm_up_beside)
 
     # ------------------------------------------------------------ content
 
@@ -269,8 +265,3 @@ class MessageList(MessageColumn):
             if view.y() <= y < view.y() + view.height():
                 return view
         return None
-
-
-def _warm_up_beside() -> None:
-    """On a thread of its own: it takes some 100 ms."""
-    threading.Thread(target=warm_up, name="warm up", daemon=True).start()

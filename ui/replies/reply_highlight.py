@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ui.markdown.stream import parser
+from ui.replies.reply_lexers import LEXERS, LexerShelf
 
 if TYPE_CHECKING:
-    from pygments.lexer import Lexer
     from pygments.token import _TokenType
 
 MAX_HIGHLIGHTED_CHARS = 200_000
@@ -44,45 +43,6 @@ _ROLES = (
 """Token types of Pygments, and the field of CodePalette; the first that fits counts."""
 
 
-@lru_cache(maxsize=1)
-def _names_by_alias() -> dict[str, str]:
-    """Alias to lexer name, of Pygments' own lexers: plugins would be searched for on disk."""
-    from pygments.lexers import get_all_lexers  # not before the window is painted
-
-    found: dict[str, str] = {}
-    for name, aliases, _patterns, _types in get_all_lexers(plugins=False):
-        for alias in aliases:
-            found.setdefault(alias.lower(), name)
-    return found
-
-
-def warm_up() -> None:
-    """Load what the first reply would wait for: the parser, the languages, Python's. Any thread."""
-    parser()
-    _lexer_for("python")
-
-
-@lru_cache(maxsize=64)
-def language_name(language: str) -> str:
-    """The name of a language for people: "py" gives "Python"; unknown ones stay as written."""
-    return _names_by_alias().get(language.lower(), language) if language else "Text"
-
-
-@lru_cache(maxsize=16)
-def _lexer_for(language: str) -> "Lexer | None":
-    from pygments.lexers import find_lexer_class
-    from pygments.util import ClassNotFound
-
-    name = _names_by_alias().get(language.lower())
-    if name is None or name == "Text only":
-        return None
-    try:
-        lexer_class = find_lexer_class(name)
-    except ClassNotFound:
-        return None
-    return lexer_class(ensurenl=False, stripnl=False) if lexer_class else None
-
-
 @lru_cache(maxsize=512)
 def _role_of(token_type: "_TokenType") -> str | None:
     name = ".".join(token_type) + "."
@@ -92,25 +52,47 @@ def _role_of(token_type: "_TokenType") -> str | None:
 class Highlighter:
     """Colours of one block of code, line by line.
 
+    Args:
+        language: As written; its lexer may come later.
+        shelf: Where lexers come from.
+
     Attributes:
         colors: By line; shorter than the text while work is left.
     """
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, language: str, shelf: LexerShelf = LEXERS) -> None:
         self.colors: list[LineColors] = []
-        self._lexer = _lexer_for(language)
+        self._written = language
+        self._shelf = shelf
+        self._language = shelf.find(language)
         self._pass: Iterator[tuple[int, LineColors]] | None = None
         self._restart_line = 0
         self._num_lines_done = 0
 
     @property
+    def name(self) -> str:
+        """The language for people: "py" gives "Python"; as written if unknown, or until known."""
+        return self._language.name
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the lexer is on its way: `find_lexer` will tell when it is there."""
+        return not self._language.is_loaded
+
+    @property
     def is_plain(self) -> bool:
         """Whether the language is not known, so that nothing is ever coloured."""
-        return self._lexer is None
+        return self._language.is_loaded and self._language.lexer is None
+
+    def find_lexer(self) -> bool:
+        """Ask for the lexer again; whether all is known now."""
+        if self.is_waiting:
+            self._language = self._shelf.find(self._written)
+        return not self.is_waiting
 
     def start(self, lines: list[str], *, is_closed: bool) -> bool:
         """Begin to colour `lines` if there is anything new; whether `work` has something to do."""
-        if self._lexer is None or self._pass is not None:
+        if self._language.lexer is None or self._pass is not None:
             return self._pass is not None
         if sum(map(len, lines)) > MAX_HIGHLIGHTED_CHARS:
             return False
@@ -146,7 +128,8 @@ class Highlighter:
 
     def _colored(self, lines: list[str], first: int) -> Iterator[tuple[int, LineColors]]:
         """Yield every line with its colours; the lexer runs only as far as it is asked."""
-        if self._lexer is None:
+        lexer = self._language.lexer
+        if lexer is None:
             return
         text = "\n".join(line if len(line) <= _MAX_LINE_CHARS else "" for line in lines)
         starts = [0]
@@ -155,7 +138,7 @@ class Highlighter:
         number = 0
         spans: list[tuple[int, int, str]] = []
         before: _TokenType | None = None
-        for index, token_type, value in self._lexer.get_tokens_unprocessed(text):
+        for index, token_type, value in lexer.get_tokens_unprocessed(text):
             role = _role_of(token_type)
             position, end = index, index + len(value)
             while number < len(lines) and end > starts[number + 1]:  # it reaches into later lines
