@@ -10,6 +10,7 @@ Engine thread only. The scheduler and the block manager know blocks; this knows 
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
 from inference.kv_budgets import default_disk_bytes, default_ram_bytes
@@ -76,6 +77,11 @@ class ChatMemory:
         if trail is None and disk is not None:
             return disk.load_trail(conversation_id)
         return trail
+
+    def trails_elsewhere(self, conversation_id: str) -> Iterator[SequenceOf[int]]:
+        """The chat's last sequences with other models and precisions, as far as they are on disk."""
+        disk = self._transfers.disk
+        return iter(()) if disk is None else disk.load_trails_elsewhere(conversation_id)
 
     def set_computing(self, is_computing: bool) -> None:
         """Say whether tokens are computed now: then turns are saved slowly."""

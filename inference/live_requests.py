@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -186,6 +187,7 @@ class LiveRequests:
             chain_end=sequence.chain_end or "nothing_cached",
             was_damaged=sequence.num_lost > 0,
             has_left_out=live.request.has_left_out,
+            other_trails=partial(self._parts.memory.trails_elsewhere, live.request.conversation_id),
         )
 
     def _sample(self, chunk: ScheduledChunk, logits: Tensor, began: float) -> StepOutput:

@@ -11,7 +11,8 @@ ReuseStop = Literal[
     "left_out",  # the oldest messages were left out
     "evicted",  # it gave way to others
     "damaged",  # a file could not be verified
-    "not_kept",  # it is not kept any more: cleared, removed, or read with other settings
+    "other_precision",  # it was read with another precision of the KV memory
+    "not_kept",  # it is not kept any more: cleared or removed
 ]
 """Why something had to be read again that this model has read before in this chat."""
 

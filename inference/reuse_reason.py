@@ -21,11 +21,12 @@ that holds:
     other_model     a reply has no ids of this model
     edited          the trail has another text in a person's message before the last
     at last
-    not_kept        it was cleared, or read with other settings only
+    other_precision a trail of this chat that was kept for another precision has more of the prompt
+    not_kept        it was cleared, or nobody knows why
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,7 @@ def why_reuse_stopped(
     chain_end: ChainEnd,
     was_damaged: bool,
     has_left_out: bool,
+    other_trails: Callable[[], Iterable[Sequence[int]]] = tuple,
 ) -> tuple[ReuseStop | None, int | None]:
     """Judge one request, once it is known how much of its prompt was reused.
 
@@ -57,6 +59,8 @@ def why_reuse_stopped(
         chain_end: Why the cache had no more.
         was_damaged: Whether something that was found could not be loaded.
         has_left_out: Whether the chat's oldest messages are not among `messages`.
+        other_trails: Gives the chat's trails of other models and precisions; called when nothing else
+            is the reason.
 
     Returns:
         The reason and the message's number as in `RequestMetrics`: of the message that is another
@@ -74,8 +78,18 @@ def why_reuse_stopped(
     elif num_reused < view.common - 1:
         reason = "not_kept"
     else:
-        reason, index = view.text_reason() or ("not_kept", index)
+        reason, index = view.text_reason() or (_unkept(view, other_trails()), index)
     return reason, view.number(index)
+
+
+def _unkept(view: "_View", other_trails: Iterable[Sequence[int]]) -> ReuseStop:
+    """Why nothing is there of what this model has read: the prompt has its ids for it.
+
+    So a trail that goes on from here is this model's: of others there would be no such ids.
+    """
+    token_ids = view.prompt.token_ids
+    is_elsewhere = any(_num_common(token_ids, trail) > view.num_reused for trail in other_trails)
+    return "other_precision" if is_elsewhere else "not_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +105,7 @@ class _View:
     @property
     def common(self) -> int:
         """How many tokens the prompt shares with the trail."""
-        pairs = zip(self.prompt.token_ids, self.trail or (), strict=False)
-        return next((n for n, (a, b) in enumerate(pairs) if a != b), min(self._lengths))
+        return _num_common(self.prompt.token_ids, self.trail or ())
 
     @property
     def had(self) -> int:
@@ -181,6 +194,11 @@ class _View:
         if message.token_ids and index not in self.prompt.changed_replies:
             return starts[index] + len(message.token_ids)
         return starts[index + 1]
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _contains(token_ids: Sequence[int], wanted: Sequence[int]) -> bool:

@@ -216,13 +216,22 @@ def test_changing_the_model_and_back_costs_nothing(cache: str) -> None:
 
 def test_other_scheme_shares_nothing_and_says_so(cache: str) -> None:
     talk = Talk("chat")
+    stops = []
+    for scheme in ("fp16", "int8", "fp16"):
+        engine = opened(cache, kv_scheme=scheme)
+        talk.say(engine, LONG)
+        stops.append((talk.metrics.reuse_stop, talk.metrics.reused_tokens > 0))
+        engine.close()
     engine = opened(cache, kv_scheme="fp16")
-    talk.say(engine, LONG)
-    engine.close()
-    engine = opened(cache, kv_scheme="int8")
+    engine.forget("chat")
     talk.say(engine, "And then?")
-    assert talk.metrics.reused_tokens == 0
-    assert talk.metrics.reuse_stop == "not_kept"
+    stops.append((talk.metrics.reuse_stop, talk.metrics.reused_tokens > 0))
+    assert stops == [
+        (None, False),
+        ("other_precision", False),
+        ("other_precision", True),  # the turn before
+        ("not_kept", False),
+    ]
     engine.close()
 
 

@@ -185,7 +185,13 @@ def test_a_trail_is_the_last_sequence_of_a_chat(tmp_path):
     store.save_trail("empty", ())
     assert make_store(tmp_path).load_trail("chat") == (5, 2**31 - 1, -1)
     assert store.load_trail("empty") == ()
-    assert make_store(tmp_path, namespace=b"other").load_trail("chat") is None
+    other = make_store(tmp_path, namespace=b"other")
+    assert other.load_trail("chat") is None
+    assert list(other.load_trails_elsewhere("chat")) == [(5, 2**31 - 1, -1)]
+    assert list(other.load_trails_elsewhere("third")) == []
+    assert list(store.load_trails_elsewhere("chat")) == []
+    other.set_budget(0)
+    assert list(other.load_trails_elsewhere("chat")) == []
 
 
 @pytest.mark.parametrize("at", range(18 + 12))

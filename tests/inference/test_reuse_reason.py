@@ -55,6 +55,7 @@ class Chat:
         chain_end: ChainEnd = "different_text",
         was_damaged: bool = False,
         has_left_out: bool = False,
+        other_trails: Sequence[tuple[int, ...]] = (),
     ) -> tuple[ReuseStop | None, int | None]:
         """As if all that is the trail's was reused, if nothing else is said."""
         return why_reuse_stopped(
@@ -65,6 +66,7 @@ class Chat:
             chain_end=chain_end,
             was_damaged=was_damaged,
             has_left_out=has_left_out,
+            other_trails=lambda: other_trails,
         )
 
 
@@ -119,6 +121,23 @@ def test_rows_that_are_missing_were_not_kept_or_gave_way(
     assert chat.why(starts[2], chain_end="evicted") == ("evicted", 2)
     assert chat.why(len(chat.trail) - 2) == ("not_kept", 4)
     assert chat.why(starts[3] + 2, was_damaged=True) == ("damaged", 3)
+
+
+def test_what_was_read_with_another_precision_is_told(starter_model_path: Path) -> None:
+    chat = make_chat(starter_model_path)
+    starts = chat.prompt().message_starts
+    elsewhere = [(7, 8), chat.trail]
+    assert chat.why(0, has_trail=False, other_trails=elsewhere) == ("other_precision", 0)
+    # One turn with this precision, the next with another, and now this one again.
+    both_turns = chat.trail
+    chat.trail = both_turns[: starts[3]]
+    assert chat.why(starts[3] - 1, other_trails=elsewhere) == ("other_precision", 2)
+    # Those that say no more than what was reused are no reason, and all that is known comes first.
+    assert chat.why(starts[3] - 1, other_trails=[both_turns[: starts[3] - 1]]) == ("not_kept", 2)
+    assert chat.why(0, other_trails=elsewhere) == ("not_kept", 0)
+    assert chat.why(0, chain_end="evicted", other_trails=elsewhere) == ("evicted", 0)
+    chat.messages[2] = replace(chat.messages[2], token_ids=None)
+    assert chat.why(starts[2], has_trail=False, other_trails=elsewhere) == ("other_model", 2)
 
 
 @pytest.mark.parametrize("name", ["STARTER", *FAMILIES])

@@ -64,6 +64,11 @@ def test_reused_text_says_how_many_and_from_where(
         ("left_out", 1, "Read again from message 1, because the oldest messages were left out"),
         ("evicted", 4, "Read again from message 4, because it had given way to other chats"),
         ("damaged", 5, "Read again from message 5, because a file on disk was damaged"),
+        (
+            "other_precision",
+            2,
+            "Read again from message 2, because it was read with another precision of the memory",
+        ),
         ("not_kept", 0, "Read again from the start, because it was not kept"),
         ("not_kept", 3, "Read again from message 3, because it was not kept"),
     ],

@@ -11,6 +11,7 @@ _BECAUSE: dict[ReuseStop, str] = {
     "left_out": "because the oldest messages were left out",
     "evicted": "because it had given way to other chats",
     "damaged": "because a file on disk was damaged",
+    "other_precision": "because it was read with another precision of the memory",
     "not_kept": "because it was not kept",
 }
 
@@ -23,6 +24,7 @@ _SHORT: dict[ReuseStop, str] = {
     "left_out": "Oldest messages left out",
     "evicted": "Gave way to other chats",
     "damaged": "File on disk damaged",
+    "other_precision": "Precision changed",
     "not_kept": "Not kept",
 }
 

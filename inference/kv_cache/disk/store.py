@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from inference.kv_cache.disk.format import (
 )
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.piece_file import PieceReader
-from inference.kv_cache.disk.root import clear_all, used_bytes
+from inference.kv_cache.disk.root import clear_all, namespace_paths, used_bytes
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
 from inference.kv_cache.tiers import DiskSource, Piece
@@ -215,8 +215,14 @@ class DiskStore:
 
     def load_trail(self, conversation_id: str) -> tuple[int, ...] | None:
         """The ids that `save_trail` noted; None if there are none."""
-        path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
-        return parse_trail(read_small(path)) if self.is_on else None
+        return _read_trail(self._folder, conversation_id) if self.is_on else None
+
+    def load_trails_elsewhere(self, conversation_id: str) -> Iterator[tuple[int, ...]]:
+        """The same of all other namespaces that have some."""
+        for folder in namespace_paths(self._root) if self.is_on else ():
+            trail = _read_trail(folder, conversation_id)
+            if folder != self._folder and trail is not None:
+                yield trail
 
     def forget(self, conversation_id: str) -> int:
         """Remove what only this conversation used, of all models; bytes freed."""
@@ -287,3 +293,8 @@ class DiskStore:
         is_next = 0 <= now - self._last_use < BURST_SECONDS
         self._last_use = self._last_use - DEPTH_SECONDS if is_next else now
         return self._last_use
+
+
+def _read_trail(folder: str, conversation_id: str) -> tuple[int, ...] | None:
+    path = names.conversation_path(folder, conversation_id, names.TRAIL)
+    return parse_trail(read_small(path))
