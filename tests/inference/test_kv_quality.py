@@ -20,8 +20,11 @@ from inference.model.kv_quality import (
     scheme_loss,
     verdict_of,
 )
+from inference.model.linear import use_fast_linear
+from inference.model.loader import load_model
 from tests.inference.tiny_models import eager_logits, make_module, make_runner, make_tokens
 
+ROOT = Path(__file__).parents[2]
 TEXT = make_tokens(150, seed=6)
 
 
@@ -64,6 +67,22 @@ def test_scheme_loss_is_the_growth_against_the_default() -> None:
     assert told[-1] == 1.0
     fine = scheme_loss(bridge, BlocksAttention(), TEXT, find_scheme("fp16", bridge.dtype), 8)
     assert fine == 0.0
+
+
+@pytest.mark.slow
+def test_int8_costs_the_starter_model_less_than_a_thousandth_on_four_thousand_tokens(
+    starter_model_path: Path,
+) -> None:
+    loaded = load_model(starter_model_path, device="cpu", dtype="float32", on_progress=None)
+    use_fast_linear(loaded.module)
+    texts = (ROOT / name for name in ("LICENSE", "resources/licences/Inter-OFL.txt"))
+    text = sample_text() + "".join(path.read_text(encoding="utf-8") for path in texts)
+    token_ids = loaded.tokenizer.encode_text(text)[:4096]
+    assert len(token_ids) == 4096
+    bridge = TransformersBridge(loaded.module, starter_model_path)
+    loss = scheme_loss(bridge, BlocksAttention(), token_ids, find_scheme("int8", bridge.dtype), 16)
+    assert loss < 0.001
+    assert loss != 0.0
 
 
 def test_assess_int4_gives_the_verdict_on_its_loss() -> None:
