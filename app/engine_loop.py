@@ -168,12 +168,14 @@ class EngineLoop:
             failure = failure_from(error)
             if failure.kind == "memory" and command.config.kv_cache_bytes is not None:
                 failure = replace(failure, hint=LESS_MEMORY)
-            self._emit(ModelFailed(command.path, failure, is_scheme_refused(error)))
+            is_refused = is_scheme_refused(error)
+            self._emit(ModelFailed(command.path, failure, is_refused, command.config))
         else:
             self._engine = engine
             self._needs_tending = False
             # The window knows the model by the path it asked for.
-            self._emit(ModelReady(replace(engine.info, path=command.path)))
+            info = replace(engine.info, path=command.path)
+            self._emit(ModelReady(info, command.config))
             self._next_stats_at = 0.0
 
     def _give_way(self) -> None:

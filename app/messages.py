@@ -157,9 +157,14 @@ class ModelLoading:
 
 @dataclass(frozen=True, slots=True)
 class ModelReady:
-    """The model is open and can reply."""
+    """The model is open and can reply.
+
+    Attributes:
+        config: How it was to be opened.
+    """
 
     info: ModelInfo
+    config: EngineConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +173,13 @@ class ModelFailed:
 
     Attributes:
         is_scheme_refused: It would open with another way to store keys and values.
+        config: How it was to be opened; None if it was open and broke.
     """
 
     path: str
     failure: Failure
     is_scheme_refused: bool = False
+    config: EngineConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from app.messages import (
 )
 from app.session_changes import BudgetRefused, ModelChanged, ModelState, SchemeRefused
 from app.settings import MAX_RECENT_MODELS, SettingsStore
-from inference.config import KvSchemeName
+from inference.config import EngineConfig, KvSchemeName
 
 ModelEvent = ModelLoading | ModelReady | ModelFailed | ModelUnloaded
 
@@ -47,6 +47,7 @@ class ModelDesk:
         self._post = post
         self._announcer = announcer
         self._kv_dir = kv_dir
+        self._config: EngineConfig | None = None  # of the newest load
         # While a model is opened with another budget of the device: what was set before.
         self._before: tuple[int | None] | None = None
 
@@ -54,9 +55,9 @@ class ModelDesk:
         """Open a model; the one that is open is closed, its replies end as stopped."""
         if path != self.state.path:
             self._before = None
-        config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
+        self._config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
         self._set(ModelState("loading", path))
-        self._post(LoadModel(path, config))
+        self._post(LoadModel(path, self._config))
 
     def set_kv_scheme(self, name: KvSchemeName) -> None:
         """Store keys and values of this model in another way; it is opened again."""
@@ -90,7 +91,8 @@ class ModelDesk:
                 self._set(ModelState())
             return
         path = event.info.path if isinstance(event, ModelReady) else event.path
-        if path != self.state.path:
+        config = None if isinstance(event, ModelLoading) else event.config
+        if path != self.state.path or config not in (None, self._config):
             return  # from a load that a newer one has replaced
         match event:
             case ModelLoading():

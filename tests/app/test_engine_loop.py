@@ -44,7 +44,7 @@ def test_load_reports_its_way() -> None:
     assert bench.run(until=lambda event: isinstance(event, ModelReady)) == [
         ModelLoading("/m/a.gguf", "Reading the file", 0.0),
         ModelLoading("/m/a.gguf", "Loading weights", 0.5),
-        ModelReady(make_model_info(path="/m/a.gguf")),
+        ModelReady(make_model_info(path="/m/a.gguf"), LOAD.config),
     ]
     assert bench.factory.calls == [("/m/a.gguf", EngineConfig())]
     assert bench.factory.engines[0].is_closed
@@ -197,7 +197,8 @@ def test_load_that_fails_tells_why_and_the_next_one_works() -> None:
     bench.on_event = repair
     bench.loop.post(LOAD)
     events = bench.run(until=lambda event: isinstance(event, ModelReady))
-    assert events[2] == ModelFailed("/m/a.gguf", Failure("model_file", "a.gguf: It is empty."))
+    failure = Failure("model_file", "a.gguf: It is empty.")
+    assert events[2] == ModelFailed("/m/a.gguf", failure, config=LOAD.config)
     assert isinstance(events[-1], ModelReady)
 
 

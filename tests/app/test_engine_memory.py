@@ -373,8 +373,8 @@ def test_model_without_room_names_the_setting_that_takes_it(
 
 def test_scheme_that_is_refused_is_told_as_such() -> None:
     bench = Bench(FakeScript(refused_scheme="int4"))
-    bench.loop.post(LoadModel("/m/a.gguf", EngineConfig(kv_scheme="int4")))
+    config = EngineConfig(kv_scheme="int4")
+    bench.loop.post(LoadModel("/m/a.gguf", config))
     events = bench.run(until=lambda event: isinstance(event, ModelFailed))
-    assert events[-1] == ModelFailed(
-        "/m/a.gguf", Failure("request", "int4 would make this model worse."), is_scheme_refused=True
-    )
+    failure = Failure("request", "int4 would make this model worse.")
+    assert events[-1] == ModelFailed("/m/a.gguf", failure, is_scheme_refused=True, config=config)

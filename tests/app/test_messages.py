@@ -55,7 +55,7 @@ ALL = [
     SetCacheBudgets(None, 2**30),
     Shutdown(),
     ModelLoading("/m", "Reading the file", 0.5),
-    ModelReady(make_model_info()),
+    ModelReady(make_model_info(), EngineConfig()),
     ModelFailed("/m", Failure("memory", "Too big.", "Take a smaller one."), True),
     ModelUnloaded(),
     ReplyProgressed(REPLY, "Hi", (1, 2), 3, RequestMetrics(prompt_tokens=3)),

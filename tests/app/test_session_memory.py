@@ -200,6 +200,38 @@ def test_scheme_that_is_refused_falls_back_and_the_model_is_opened_again(ready: 
     assert ready.generate().messages[0].content == "a"
 
 
+def test_refusal_that_comes_after_another_choice_changes_nothing(ready: Bench) -> None:
+    ready.session.set_kv_scheme("int4")
+    ready.session.set_kv_scheme("int8")
+    ready.session.send("a")
+    ready.take()
+    posted = list(ready.posted)
+    late = config(ready, kv_scheme="int4")
+    ready.session.handle_event(ModelFailed(PATH, REFUSED, is_scheme_refused=True, config=late))
+    ready.session.handle_event(ModelReady(INFO, late))
+    assert ready.take() == []
+    assert ready.posted == posted
+    assert schemes(ready) == {PATH: "int8"}
+    ready.session.handle_event(ModelReady(INFO, config(ready, kv_scheme="int8")))
+    assert ready.session.model.kind == "ready"
+    assert ready.generate().messages[0].content == "a"
+
+
+def test_model_that_finds_no_room_after_another_budget_was_set_changes_nothing(
+    ready: Bench,
+) -> None:
+    ready.session.set_cache_budgets(2**40, None, None)
+    ready.session.set_cache_budgets(2**28, None, None)
+    late = config(ready, kv_cache_bytes=2**40)
+    ready.session.handle_event(ModelFailed(PATH, FAILURE, config=late))
+    assert ready.settings.value.kv_cache_bytes == 2**28
+    assert ready.session.model == ModelState("loading", PATH)
+    ready.session.handle_event(
+        ModelFailed(PATH, FAILURE, config=config(ready, kv_cache_bytes=2**28))
+    )
+    assert ready.settings.value.kv_cache_bytes is None  # what it was before both
+
+
 def test_refusal_of_the_automatic_scheme_is_a_failure(ready: Bench) -> None:
     ready.session.load_model(PATH)
     ready.posted.clear()
