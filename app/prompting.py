@@ -45,14 +45,6 @@ def prompt_messages(
     return tuple(messages)
 
 
-def engine_messages(
-    path: Sequence[Message], *, system_prompt: str, key: str | None, left_out: int = 0
-) -> tuple[ChatMessage, ...]:
-    """What `prompt_messages` has for the engine."""
-    messages = prompt_messages(path, system_prompt=system_prompt, key=key, left_out=left_out)
-    return tuple(message.chat for message in messages)
-
-
 def _as_chat(message: Message, key: str | None) -> ChatMessage:
     if key is None or message.model_key != key:
         return ChatMessage(message.role, message.content)

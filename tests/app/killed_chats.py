@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from app.conversation import Conversation, ConversationId, Message
-from app.prompting import engine_messages
+from app.prompting import prompt_messages
 from app.storage import ConversationStore
 from inference.config import SamplingParams
 from inference.engine import Engine
@@ -57,7 +57,8 @@ def chat_of(store: ConversationStore, number: int) -> Conversation:
 
 
 def answer(engine: Engine, path: list[Message], key: str) -> StepOutput:
-    messages = engine_messages(path, system_prompt="Be kind to all birds.", key=key)
+    prompt = prompt_messages(path, system_prompt="Be kind to all birds.", key=key)
+    messages = tuple(message.chat for message in prompt)
     name = path[0].conversation_id
     return list(engine.generate(conversation_id=name, messages=messages, params=GREEDY))[-1]
 

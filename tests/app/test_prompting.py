@@ -1,7 +1,7 @@
 import pytest
 
 from app.conversation import ConversationId, Message, MessageId, MessageStatus
-from app.prompting import engine_messages, prompt_messages, title_from
+from app.prompting import prompt_messages, title_from
 from inference.request import ChatMessage, PromptPart, Role
 
 PART = PromptPart((8, 9), b"d" * 16)
@@ -26,13 +26,20 @@ def make_message(
     )
 
 
+def for_engine(
+    path: list[Message], *, system_prompt: str = "", key: str | None = None, left_out: int = 0
+) -> list[ChatMessage]:
+    messages = prompt_messages(path, system_prompt=system_prompt, key=key, left_out=left_out)
+    return [message.chat for message in messages]
+
+
 def test_messages_begin_with_the_system_prompt_if_there_is_one() -> None:
     path = [make_message("user", "Hi")]
-    assert engine_messages(path, system_prompt="Be brief.", key=None) == (
+    assert for_engine(path, system_prompt="Be brief.") == [
         ChatMessage("system", "Be brief."),
         ChatMessage("user", "Hi"),
-    )
-    assert engine_messages(path, system_prompt=" \n", key=None) == (ChatMessage("user", "Hi"),)
+    ]
+    assert for_engine(path, system_prompt=" \n") == [ChatMessage("user", "Hi")]
 
 
 def test_messages_carry_token_ids_of_the_same_model_only() -> None:
@@ -43,14 +50,14 @@ def test_messages_carry_token_ids_of_the_same_model_only() -> None:
         make_message("assistant", "d", key="m2"),
         make_message("user", "e"),
     ]
-    assert [m.token_ids for m in engine_messages(path, system_prompt="", key="m1")] == [
+    assert [m.token_ids for m in for_engine(path, key="m1")] == [
         None,
         (1, 2),
         None,
         None,
         None,
     ]
-    assert [m.token_ids for m in engine_messages(path, system_prompt="", key=None)] == [None] * 5
+    assert [m.token_ids for m in for_engine(path)] == [None] * 5
 
 
 def test_messages_carry_parts_of_the_same_model_only() -> None:
@@ -59,10 +66,10 @@ def test_messages_carry_parts_of_the_same_model_only() -> None:
         make_message("assistant", "b"),
         make_message("user", "c", key="m2"),
     ]
-    assert [m.part for m in engine_messages(path, system_prompt="s", key="m1")] == [
+    assert [m.part for m in for_engine(path, system_prompt="s", key="m1")] == [
         *(None, PART, None, None),
     ]
-    assert [m.part for m in engine_messages(path, system_prompt="", key=None)] == [None] * 3
+    assert [m.part for m in for_engine(path)] == [None] * 3
 
 
 def test_messages_left_out_are_the_oldest_of_the_path_and_never_the_system_prompt() -> None:
@@ -75,8 +82,7 @@ def test_messages_left_out_are_the_oldest_of_the_path_and_never_the_system_promp
     ]
 
     def contents(left_out: int) -> list[str]:
-        messages = engine_messages(path, system_prompt="s", key=None, left_out=left_out)
-        return [message.content for message in messages]
+        return [m.content for m in for_engine(path, system_prompt="s", left_out=left_out)]
 
     assert contents(0) == contents(2) == ["s", "a", "b", "c"]
     assert contents(4) == ["s", "c"]
@@ -90,9 +96,7 @@ def test_messages_of_a_prompt_know_where_they_come_from() -> None:
     ]
     messages = prompt_messages(path, system_prompt="s", key="m")
     assert [message.source for message in messages] == [None, path[0], path[2]]
-    assert tuple(message.chat for message in messages) == engine_messages(
-        path, system_prompt="s", key="m"
-    )
+    assert [message.chat.content for message in messages] == ["s", "a", "b"]
 
 
 def test_messages_leave_out_empty_replies_and_keep_their_question() -> None:
@@ -101,7 +105,7 @@ def test_messages_leave_out_empty_replies_and_keep_their_question() -> None:
         make_message("assistant", "", status="stopped"),
         make_message("user", "b"),
     ]
-    assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["a", "b"]
+    assert [m.content for m in for_engine(path)] == ["a", "b"]
 
 
 def test_messages_leave_out_a_question_that_failed_at_once() -> None:
@@ -110,7 +114,7 @@ def test_messages_leave_out_a_question_that_failed_at_once() -> None:
         make_message("assistant", "", status="error"),
         make_message("user", "b"),
     ]
-    assert [m.content for m in engine_messages(path, system_prompt="", key=None)] == ["b"]
+    assert [m.content for m in for_engine(path)] == ["b"]
 
 
 def test_messages_keep_a_reply_that_failed_later() -> None:
@@ -119,7 +123,7 @@ def test_messages_keep_a_reply_that_failed_later() -> None:
         make_message("assistant", "half", status="error"),
         make_message("user", "b"),
     ]
-    contents = [m.content for m in engine_messages(path, system_prompt="", key=None)]
+    contents = [m.content for m in for_engine(path)]
     assert contents == ["a", "half", "b"]
 
 
