@@ -1,0 +1,175 @@
+// The C face of Quire's CPU kernels: matrices, a thread team, and a model's whole step in one call.
+//
+// Plain C types only; Python calls it with ctypes, which lets go of the interpreter lock meanwhile.
+// Every function that can fail returns 0 or a negative QK_ERROR_*.
+//
+// One promise holds everywhere: what is computed for a row never depends, to the last bit, on the other
+// rows of the step, on their number, or on the number of threads. So a token gives the same keys, values
+// and logits alone, in a batch, and in whatever chunk of a prompt it was computed.
+#ifndef QUIRE_KERNELS_H
+#define QUIRE_KERNELS_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define QK_API __declspec(dllexport)
+#else
+#define QK_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QK_ABI_VERSION 1
+#define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
+#define QK_ERROR_MEMORY -2     // no memory for the scratch space
+#define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
+
+QK_API int32_t qk_abi_version(void);
+
+// ------------------------------------------------------------------ instruction sets
+
+// The instruction set in use: "avx512vnni", "avxvnni", "avx2", "neon" or "portable".
+QK_API const char *qk_isa(void);
+// Take another that this processor has; for tests and measurements. Not while a step runs.
+QK_API int32_t qk_set_isa(const char *name);
+
+// ------------------------------------------------------------------ threads
+
+typedef struct qk_team qk_team;
+// A team of so many threads, the caller among them (1: nobody else). They sleep between steps.
+QK_API qk_team *qk_team_new(int32_t num_threads);
+QK_API void qk_team_free(qk_team *team);
+QK_API int32_t qk_team_size(const qk_team *team);
+
+// ------------------------------------------------------------------ matrices
+
+// Types by GGUF's numbers.
+enum {
+  QK_F32 = 0, QK_F16 = 1, QK_Q4_0 = 2, QK_Q4_1 = 3, QK_Q5_0 = 6, QK_Q5_1 = 7, QK_Q8_0 = 8,
+  QK_Q4_K = 12, QK_Q5_K = 13, QK_Q6_K = 14, QK_BF16 = 30
+};
+
+// A weight: num_rows outputs, num_columns inputs. Packed data is made by qk_pack, aligned to 64 bytes.
+typedef struct {
+  int32_t type;         // QK_*
+  int32_t num_rows;
+  int32_t num_columns;  // a multiple of the type's block (32, or 256 for the K types; 1 for floats)
+  int32_t reserved;
+  const void *data;
+} qk_matrix;
+
+// Bytes of one row in a GGUF file; 0 for a type or size that is not known.
+QK_API int64_t qk_file_row_bytes(int32_t type, int32_t num_columns);
+// Bytes of the packed matrix; 0 for a type or size that is not known.
+QK_API int64_t qk_packed_bytes(int32_t type, int32_t num_rows, int32_t num_columns);
+// Rows of a packed matrix lie in panels of this many.
+QK_API int32_t qk_panel_rows(void);
+// Pack rows [first_row, first_row + count) of the matrix; first_row is a multiple of the panel, and count
+// too unless it reaches the end. file_rows has a pointer to each row as it lies in the file: so a matrix
+// may be any rows of any tensor, in any order. May be called from several threads for different rows.
+QK_API int32_t qk_pack(int32_t type, int32_t num_rows, int32_t num_columns, void *packed,
+                       int32_t first_row, int32_t count, const void *const *file_rows);
+// One row as floats, exactly as the type defines it.
+QK_API int32_t qk_unpack_row(const qk_matrix *matrix, int32_t row, float *out);
+// y = x W^T: x (num_x, num_columns) and y (num_x, num_rows), rows x_stride and y_stride floats apart.
+// Quantised weights meet inputs rounded to 8 bits per 32 numbers.
+QK_API int32_t qk_matmul(qk_team *team, const qk_matrix *matrix, const float *x, int32_t num_x,
+                         int64_t x_stride, float *y, int64_t y_stride);
+
+// ------------------------------------------------------------------ a model
+
+enum { QK_SILU = 0, QK_GELU_TANH = 1 };
+enum { QK_QK_NORM_NONE = 0, QK_QK_NORM_HEAD = 1, QK_QK_NORM_WHOLE = 2 };
+
+// Pointers may be null where a model has no such part. All norms are RMS norms with plain weights (Gemma's
+// "one plus" is added when they are loaded).
+typedef struct {
+  const float *attention_norm;       // (hidden) before attention; null: none (OLMo 2)
+  const float *post_attention_norm;  // (hidden) on attention's result, before it is added
+  const float *mlp_norm;             // (hidden) before the MLP; null: none
+  const float *post_mlp_norm;        // (hidden) on the MLP's result
+  const float *query_norm;           // (head_dim), or (heads * head_dim) for QK_QK_NORM_WHOLE
+  const float *key_norm;
+  qk_matrix query, key, value, output, gate, up, down;
+  const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
+  int32_t window;      // a token sees itself and window - 1 before it; 0: all
+  int32_t rope_index;  // which of the model's rotary tables
+} qk_layer;
+
+typedef struct {
+  const float *inverse_frequencies;  // (rotary_dim / 2): angle = position * this, in float
+  float factor;                      // on cosine and sine
+  int32_t reserved;
+} qk_rope;
+
+typedef struct {
+  int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, mlp_size, vocab_size;
+  int32_t rotary_dim;       // the first so many numbers of a head are turned, in halves: (i, i + rotary_dim / 2)
+  int32_t activation;       // QK_SILU, QK_GELU_TANH
+  int32_t query_key_norm;   // QK_QK_NORM_*
+  float norm_epsilon;
+  float embedding_scale;    // on the embedding's rows
+  float residual_scale;     // on what attention and MLP add
+  float attention_scale;    // on scores
+  float logit_scale;        // on logits
+  float attention_softcap;  // 0: none
+  float logit_softcap;      // 0: none; after logit_scale
+  int32_t num_ropes;
+  const qk_rope *ropes;
+  const qk_layer *layers;
+  qk_matrix embedding, head;
+  const float *final_norm;
+} qk_model;
+
+// ------------------------------------------------------------------ KV memory
+
+enum { QK_KV_F32 = 0, QK_KV_F16 = 1, QK_KV_BF16 = 2, QK_KV_INT8 = 3, QK_KV_INT4 = 4 };
+
+// One layer's slots: planes as inference/kv_cache/schemes.py defines them, each (R, num_slots, X),
+// contiguous. Keys' heads come first, then values'.
+typedef struct {
+  void *planes[5];
+} qk_kv_layer;
+
+typedef struct {
+  int32_t scheme;           // QK_KV_*
+  int32_t value_groups;     // G of int4
+  int64_t num_slots;        // N * P
+  float stored_factor;      // int8, int4: what is stored is x times a Hadamard matrix of +-this; 0: upright
+  float query_factor;       // queries and results are turned by one of +-this
+  const qk_kv_layer *layers;
+} qk_kv;
+
+// ------------------------------------------------------------------ a step
+
+typedef struct {
+  int32_t row;          // index of its first token in the step
+  int32_t num_rows;     // new tokens, >= 1
+  int32_t start;        // tokens before them, all in the slots
+  int32_t num_extents;
+  const int64_t *extents;  // pairs (first slot, number of slots) of the tokens [0, start + num_rows), in order
+} qk_span;
+
+typedef struct {
+  int32_t num_rows;           // T
+  int32_t num_spans;
+  int32_t num_keep;           // rows whose logits are wanted
+  int32_t reserved;
+  const int32_t *token_ids;   // (T)
+  const int32_t *positions;   // (T), each token's place in its own sequence
+  const int64_t *slots;       // (T), where its keys and values go
+  const qk_span *spans;
+  const int32_t *keep;        // (num_keep), rising
+  float *logits;              // (num_keep, vocab_size)
+  const volatile int32_t *cancel;  // may be null; not 0: stop soon
+} qk_step;
+
+// Compute a step: stores its keys and values, writes the logits. One call at a time per team.
+QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const qk_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
