@@ -1,4 +1,4 @@
-"""Puts an engine's parts together: weights, bridge, KV memory, scheduler. Engine thread only.
+"""Puts an engine's parts together: weights, model, KV memory, scheduler. Engine thread only.
 
 How long a context may be is decided here, from three limits: what the model was made for, what the
 caller asked for, and what the KV budget holds.
@@ -24,11 +24,8 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
 from inference.metrics import ModelInfo
-from inference.model.bridge import TransformersBridge
-from inference.model.linear import use_fast_linear
+from inference.model.base import LanguageModel, Runner
 from inference.model.loader import LoadedModel, load_model
-from inference.model.runner import ModelRunner
-from inference.model.verification import verify_unless_tested
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
 from inference.text.chat_template import ChatTemplate
@@ -57,7 +54,7 @@ class EngineParts:
         info: For people.
     """
 
-    runner: ModelRunner
+    runner: Runner
     kv: KvCacheManager
     memory: ChatMemory
     scheduler: Scheduler
@@ -92,20 +89,13 @@ def load_parts(
     device = _choose_device(config.device)
     _set_threads(config.num_threads)
     loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
-    layers = use_fast_linear(loaded.module)
-    bridge = TransformersBridge(loaded.module, path)
+    model = _make_model(loaded, path)
     attention, reason = _choose_attention(config, device)
-    kv = make_kv(bridge, loaded, attention, config, device, _last_stretch(on_progress))
-    runner = ModelRunner(
-        bridge,
-        kv.tensors,
-        attention,
-        device=torch.device(device),
-        has_fast_rows=bool(layers),
-    )
-    verify_unless_tested(loaded.architecture, bridge, runner, path)
+    kv = make_kv(model, loaded, attention, config, device, _last_stretch(on_progress))
+    runner = model.make_runner(kv.tensors, attention)
+    _verify(loaded, model, runner, path)
     scheduler = Scheduler(kv.manager, token_budget=config.prefill_chunk_tokens, mover=kv.transfers)
-    context_tokens = _context_tokens(loaded, bridge, config, kv.tensors)
+    context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
         backend=reason,
@@ -117,7 +107,7 @@ def load_parts(
     logger.info("model ready after %.0f ms: %s, %s", info.load_ms, info.architecture, reason)
     if on_progress is not None:
         on_progress(LoadProgress("Ready", 1.0))
-    vocab_size = min(bridge.vocab_size, loaded.tokenizer.vocab_size)
+    vocab_size = min(model.vocab_size, loaded.tokenizer.vocab_size)
     return EngineParts(
         runner=runner,
         kv=kv.manager,
@@ -129,6 +119,23 @@ def load_parts(
         device=device,
         info=info,
     )
+
+
+def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:
+    from inference.model.bridge import TransformersBridge  # transformers: a second and more
+    from inference.model.linear import use_fast_linear
+
+    layers = use_fast_linear(loaded.module)
+    return TransformersBridge(loaded.module, path, has_fast_rows=bool(layers))
+
+
+def _verify(loaded: LoadedModel, model: LanguageModel, runner: Runner, path: Path) -> None:
+    if model.path_name == "bridge":
+        from inference.model.bridge import TransformersBridge
+        from inference.model.verification import verify_unless_tested
+
+        assert isinstance(model, TransformersBridge)
+        verify_unless_tested(loaded.architecture, model, runner, path)
 
 
 def _describe(loaded: LoadedModel, path: Path, *, context_tokens: int) -> ModelInfo:
@@ -179,12 +186,12 @@ def _choose_attention(config: EngineConfig, device: str) -> tuple[AttentionBacke
 
 
 def _context_tokens(
-    loaded: LoadedModel, bridge: TransformersBridge, config: EngineConfig, kv: KvTensors
+    loaded: LoadedModel, model: LanguageModel, config: EngineConfig, kv: KvTensors
 ) -> int:
     limits = (
         loaded.model_context_tokens,
         config.context_tokens,
-        bridge.stable_context_tokens,
+        model.stable_context_tokens,
         kv.num_blocks * kv.block_size,
     )
     context_tokens = min(limit for limit in limits if limit is not None)

@@ -26,7 +26,7 @@ from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.schemes import KvScheme, bytes_per_token, find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.metrics import KvSchemeInfo
-from inference.model.bridge import TransformersBridge
+from inference.model.base import LanguageModel
 from inference.model.kv_quality import (
     KvVerdict,
     assess_int4,
@@ -74,7 +74,7 @@ class KvParts:
 
 
 def make_kv(
-    bridge: TransformersBridge,
+    model: LanguageModel,
     loaded: LoadedModel,
     attention: AttentionBackend,
     config: EngineConfig,
@@ -84,7 +84,7 @@ def make_kv(
     """Reserve the memory and open the tiers.
 
     Args:
-        bridge: The model.
+        model: The model.
         loaded: What is known of it.
         attention: The backend in use.
         config: What the caller wants.
@@ -96,10 +96,10 @@ def make_kv(
         InvalidRequestError: int4 is wanted and would make this model worse.
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    verdict = _verdict_on_int4(bridge, loaded, attention, config, on_progress)
-    scheme = find_scheme(config.kv_scheme, bridge.dtype)
-    tensors = _reserve(bridge, loaded, scheme, config, device)
-    namespace = _namespace(loaded, bridge, tensors)
+    verdict = _verdict_on_int4(model, loaded, attention, config, on_progress)
+    scheme = find_scheme(config.kv_scheme, model.dtype)
+    tensors = _reserve(model, loaded, scheme, config, device)
+    namespace = _namespace(loaded, model, tensors)
     disk = _open_disk(config, tensors, namespace)
     ram_bytes = config.ram_cache_bytes
     if ram_bytes is None:
@@ -117,11 +117,11 @@ def make_kv(
         disk=disk,
     )
     memory = ChatMemory(manager, tensors, ram, arena, transfers, device=device)
-    return KvParts(tensors, manager, memory, transfers, _describe_schemes(bridge, verdict))
+    return KvParts(tensors, manager, memory, transfers, _describe_schemes(model, verdict))
 
 
 def _verdict_on_int4(
-    bridge: TransformersBridge,
+    model: LanguageModel,
     loaded: LoadedModel,
     attention: AttentionBackend,
     config: EngineConfig,
@@ -140,11 +140,11 @@ def _verdict_on_int4(
     if verdict is None:
         token_ids = loaded.tokenizer.encode_text(sample_text(), after="start")
         bos = [] if loaded.tokenizer.bos_id is None else [loaded.tokenizer.bos_id]
-        context_tokens = bridge.stable_context_tokens or loaded.model_context_tokens
+        context_tokens = model.stable_context_tokens or loaded.model_context_tokens
         sample = [*bos, *token_ids][: min(_QUALITY_TOKENS, context_tokens)]
         block_size = config.block_size or DEFAULT_BLOCK_SIZE
         report = None if on_progress is None else partial(_report_trial, on_progress)
-        verdict = assess_int4(bridge, attention, sample, block_size, report)
+        verdict = assess_int4(model, attention, sample, block_size, report)
         if folder is not None:
             save_verdict(folder, fingerprint, verdict)
     if not verdict.is_offered:
@@ -156,22 +156,20 @@ def _report_trial(on_progress: StageCallback, share: float) -> None:
     on_progress(f"{TRYING_INT4}, {share:.0%} done", share)
 
 
-def _describe_schemes(
-    bridge: TransformersBridge, verdict: KvVerdict | None
-) -> tuple[KvSchemeInfo, ...]:
-    names: list[KvSchemeName] = [find_scheme("auto", bridge.dtype).name, "int8", "int4"]
+def _describe_schemes(model: LanguageModel, verdict: KvVerdict | None) -> tuple[KvSchemeInfo, ...]:
+    names: list[KvSchemeName] = [find_scheme("auto", model.dtype).name, "int8", "int4"]
     described = []
     for name in names:
-        scheme = find_scheme(name, bridge.dtype)
+        scheme = find_scheme(name, model.dtype)
         is_refused = name == "int4" and verdict is not None and not verdict.is_offered
         reason = verdict.reason if is_refused and verdict is not None else ""
-        size = bytes_per_token(bridge.geometry, scheme)
+        size = bytes_per_token(model.geometry, scheme)
         described.append(KvSchemeInfo(name, size, is_offered=not is_refused, reason=reason))
     return tuple(described)
 
 
 def _reserve(
-    bridge: TransformersBridge,
+    model: LanguageModel,
     loaded: LoadedModel,
     scheme: KvScheme,
     config: EngineConfig,
@@ -183,19 +181,19 @@ def _reserve(
         NotEnoughMemoryError: Not even two tokens fit.
     """
     block_size = config.block_size or DEFAULT_BLOCK_SIZE
-    block_bytes = block_size * bytes_per_token(bridge.geometry, scheme)
+    block_bytes = block_size * bytes_per_token(model.geometry, scheme)
     budget = config.kv_cache_bytes
     if budget is None:
         wanted = config.context_tokens or loaded.model_context_tokens
-        if bridge.stable_context_tokens is not None:
-            wanted = min(wanted, bridge.stable_context_tokens)
+        if model.stable_context_tokens is not None:
+            wanted = min(wanted, model.stable_context_tokens)
         budget = default_device_bytes(device, -(-wanted // block_size) * block_bytes)
     num_blocks = budget // block_bytes
     free = free_bytes(device)
     if num_blocks * block_size < 2 or num_blocks * block_bytes > free:
         raise NotEnoughMemoryError(max(budget, block_bytes), free)
     return KvTensors(
-        bridge.geometry,
+        model.geometry,
         num_blocks=num_blocks,
         block_size=block_size,
         scheme=scheme,
@@ -234,11 +232,11 @@ def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskSto
     return disk
 
 
-def _namespace(loaded: LoadedModel, bridge: TransformersBridge, kv: KvTensors) -> bytes:
+def _namespace(loaded: LoadedModel, model: LanguageModel, kv: KvTensors) -> bytes:
     """Names all that the values in a block depend on, besides the text."""
     digest = hashlib.blake2b(digest_size=32)
     shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
-    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), bridge.config_text):
+    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), model.config_text):
         digest.update(f"{len(part)}:{part}".encode())
     digest.update(loaded.fingerprint)
     return digest.digest()

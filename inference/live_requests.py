@@ -17,7 +17,7 @@ from torch import Tensor
 
 from inference.engine_loading import EngineParts
 from inference.errors import ComputeError, ContextOverflowError, EngineError
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from inference.prompt_ids import make_prompt
 from inference.reply import Reply
 from inference.request import FinishReason, GenerateRequest, RequestId, StepOutput

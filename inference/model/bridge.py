@@ -27,6 +27,8 @@ from inference.errors import UnsupportedModelError
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
+from inference.model.base import PathName
+from inference.model.runner import ModelRunner
 
 ATTENTION_NAME = "quire"
 _KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
@@ -45,18 +47,23 @@ class TransformersBridge:
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
     """
 
-    def __init__(self, module: nn.Module, path: Path) -> None:
+    path_name: PathName = "bridge"
+    kernels = "transformers"
+
+    def __init__(self, module: nn.Module, path: Path, *, has_fast_rows: bool = False) -> None:
         """Switch the model's attention to ours and find out what its layers need.
 
         Args:
             module: A transformers causal model in eval mode. Its attention is replaced.
             path: Where it came from, for errors.
+            has_fast_rows: See `ModelRunner`.
 
         Raises:
             UnsupportedModelError: It asks for something that blocks cannot give.
         """
         self._module: PreTrainedModel = module
         self._path = path
+        self._has_fast_rows = has_fast_rows
         AttentionInterface.register(ATTENTION_NAME, _attend)
         self._check_config()
         self.select_attention(ATTENTION_NAME)
@@ -83,18 +90,18 @@ class TransformersBridge:
                 self._path, "Its attention is built in and cannot be replaced."
             )
 
+    def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> "BlockCache":
+        """See `TorchModel`."""
+        return BlockCache(kv, attention)
+
+    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> ModelRunner:
+        """See `LanguageModel`."""
+        return ModelRunner(
+            self, kv, attention, device=self.device, has_fast_rows=self._has_fast_rows
+        )
+
     def forward(self, token_ids: Tensor, positions: Tensor, keep: Tensor, cache: Cache) -> Tensor:
-        """Run all layers once.
-
-        Args:
-            token_ids: (1, T), int64.
-            positions: Each token's place in its own sequence, (1, T), int64.
-            keep: Rows of T that need logits, int64; may be empty.
-            cache: Takes the new keys and values, and attends.
-
-        Returns:
-            Logits (len(keep), V), float32.
-        """
+        """See `TorchModel`."""
         output = self._module(
             input_ids=token_ids,
             position_ids=positions,

@@ -22,8 +22,8 @@ from torch.nn import functional
 from inference.attention.base import AttentionBackend
 from inference.kv_cache.schemes import KvScheme, find_scheme
 from inference.kv_cache.tensors import KvTensors
-from inference.model.bridge import TransformersBridge
-from inference.model.runner import Chunk, ModelRunner
+from inference.model.base import LanguageModel, Runner
+from inference.model.step import Chunk
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class KvVerdict:
 
 
 def perplexity(
-    runner: ModelRunner,
+    runner: Runner,
     token_ids: Sequence[int],
     on_progress: Callable[[float], None] | None = None,
 ) -> float:
@@ -76,7 +76,7 @@ def perplexity(
 
 
 def scheme_loss(
-    bridge: TransformersBridge,
+    model: LanguageModel,
     attention: AttentionBackend,
     token_ids: Sequence[int],
     scheme: KvScheme,
@@ -86,7 +86,7 @@ def scheme_loss(
     """By how much a scheme raises the perplexity of a text, 0.01 is 1 %.
 
     Args:
-        bridge: The model.
+        model: The model.
         attention: The backend that will be used.
         token_ids: The text.
         scheme: Compared with what "auto" stands for.
@@ -94,21 +94,21 @@ def scheme_loss(
         on_progress: Told the share that is done, on this thread.
     """
     found = []
-    for index, each in enumerate((find_scheme("auto", bridge.dtype), scheme)):
+    for index, each in enumerate((find_scheme("auto", model.dtype), scheme)):
         kv = KvTensors(
-            bridge.geometry,
+            model.geometry,
             num_blocks=-(-len(token_ids) // block_size),
             block_size=block_size,
             scheme=each,
-            device=bridge.device,
+            device=model.device,
         )
-        runner = ModelRunner(bridge, kv, attention, device=bridge.device)
+        runner = model.make_runner(kv, attention)
         found.append(perplexity(runner, token_ids, _half(on_progress, index)))
     return found[1] / found[0] - 1.0
 
 
 def assess_int4(
-    bridge: TransformersBridge,
+    model: LanguageModel,
     attention: AttentionBackend,
     token_ids: Sequence[int],
     block_size: int,
@@ -117,16 +117,16 @@ def assess_int4(
     """Find out whether int4 may be offered for a model.
 
     Args:
-        bridge: The model.
+        model: The model.
         attention: The backend that will be used.
         token_ids: Of `sample_text`, with the model's own beginning of a text.
         block_size: P.
         on_progress: Told the share that is done, on this thread.
     """
-    if any(layer.head_dim % 2 for layer in bridge.geometry):
+    if any(layer.head_dim % 2 for layer in model.geometry):
         return KvVerdict(math.inf, False, "This model's heads have an odd size; int4 needs pairs.")
     loss = scheme_loss(
-        bridge, attention, token_ids, find_scheme("int4", bridge.dtype), block_size, on_progress
+        model, attention, token_ids, find_scheme("int4", model.dtype), block_size, on_progress
     )
     logger.info("int4 keys and values raise the perplexity by %.2f %%", 100 * loss)
     return verdict_of(loss)

@@ -1,35 +1,43 @@
-"""Runs one step of the model: chunks of several sequences in, logits out. Engine thread only."""
+"""Runs one step of a model that torch computes: chunks in, logits out. Engine thread only."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from inference.attention.base import AttentionBackend, Span, extents_of
+from inference.attention.base import AttentionBackend
 from inference.kv_cache.tensors import KvTensors
-from inference.model.bridge import BlockCache, TransformersBridge
+from inference.model.step import Chunk, Step, lay_out
 from inference.model.step_threads import StepThreads
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Tokens of one sequence to compute in a step.
+class StepCache(Protocol):
+    """Takes a step's keys and values and attends; the model asks it layer by layer."""
 
-    Attributes:
-        token_ids: The new tokens, at least one.
-        start: Tokens before them, already in the blocks.
-        block_table: Block ids of the sequence, enough for start + len(token_ids) tokens.
-        needs_logits: Whether the logits after the last of them are wanted.
-        needs_all_logits: Whether those after each of them are.
-    """
+    slots: Tensor
+    """Where this step's tokens go, (T,), int64."""
 
-    token_ids: Sequence[int]
-    start: int
-    block_table: Sequence[int]
-    needs_logits: bool
-    needs_all_logits: bool = False
+
+class TorchModel(Protocol):
+    """A model that torch computes."""
+
+    def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> StepCache:
+        """What `forward` stores in and reads from."""
+
+    def forward(self, token_ids: Tensor, positions: Tensor, keep: Tensor, cache: Any) -> Tensor:
+        """Run all layers once.
+
+        Args:
+            token_ids: (1, T), int64.
+            positions: Each token's place in its own sequence, (1, T), int64.
+            keep: Rows of T that need logits, int64; may be empty.
+            cache: What `make_cache` gave.
+
+        Returns:
+            Logits (len(keep), V), float32.
+        """
 
 
 class ModelRunner:
@@ -42,7 +50,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        bridge: TransformersBridge,
+        model: TorchModel,
         kv: KvTensors,
         attention: AttentionBackend,
         *,
@@ -52,84 +60,39 @@ class ModelRunner:
         """Join the parts.
 
         Args:
-            bridge: The model.
-            kv: Memory of the bridge's geometry, on `device`.
+            model: Computes.
+            kv: Memory of the model's geometry, on `device`.
             attention: How to read it.
             device: Where the model is.
             has_fast_rows: Whether a step of one token may run on any number of threads, as with
                 `FastLinear`; else all steps run on as many as torch is set to.
         """
         self.kv = kv
-        self._bridge = bridge
+        self._model = model
         self._attention = attention
         self.device = device
-        self._cache = BlockCache(kv, attention)
+        self._cache = model.make_cache(kv, attention)
         self._num_threads = torch.get_num_threads()
         self._one_row_threads = StepThreads(self._num_threads) if has_fast_rows else None
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Compute the chunks in one pass and store their keys and values.
-
-        Args:
-            chunks: At least one; no two may share a block that either writes to.
-
-        Returns:
-            (number of tokens whose logits are wanted, V), float32, in the order of the tokens.
-        """
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        keep: list[int] = []
-        spans: list[Span] = []
-        for chunk in chunks:
-            span = self._span(chunk, row=len(token_ids))
-            spans.append(span)
-            token_ids += chunk.token_ids
-            positions += range(chunk.start, chunk.start + span.num_rows)
-            slots += self._new_slots(chunk)
-            if chunk.needs_all_logits:
-                keep += range(span.row, len(token_ids))
-            elif chunk.needs_logits:
-                keep.append(len(token_ids) - 1)
-        if len(token_ids) > 1 or self._one_row_threads is None:
+        """See `Runner`."""
+        step = lay_out(chunks, self.kv)
+        if len(step.token_ids) > 1 or self._one_row_threads is None:
             torch.set_num_threads(self._num_threads)
-            return self._forward(token_ids, positions, slots, keep, spans)
+            return self._forward(step)
         torch.set_num_threads(self._one_row_threads.choose())
         began = time.perf_counter()
-        logits = self._forward(token_ids, positions, slots, keep, spans)
+        logits = self._forward(step)
         self._one_row_threads.record(time.perf_counter() - began)
         return logits
 
-    def _forward(
-        self,
-        token_ids: list[int],
-        positions: list[int],
-        slots: list[int],
-        keep: list[int],
-        spans: list[Span],
-    ) -> Tensor:
+    def _forward(self, step: Step) -> Tensor:
         with torch.inference_mode():
-            self._attention.begin_step(spans)
-            self._cache.slots = self._tensor(slots)
-            ids, places = self._tensor(token_ids)[None], self._tensor(positions)[None]
-            return self._bridge.forward(ids, places, self._tensor(keep), self._cache)
-
-    def _span(self, chunk: Chunk, *, row: int) -> Span:
-        num_rows = len(chunk.token_ids)
-        extents = extents_of(chunk.block_table, self.kv.block_size, chunk.start + num_rows)
-        return Span(row, num_rows, chunk.start, extents)
-
-    def _new_slots(self, chunk: Chunk) -> list[int]:
-        """The slots of the chunk's tokens; their blocks count as touched from here on."""
-        size, end = self.kv.block_size, chunk.start + len(chunk.token_ids)
-        first_block = chunk.start // size
-        written = chunk.block_table[first_block : -(-end // size)]
-        self.kv.touch(written)
-        slots: list[int] = []
-        for index, block_id in enumerate(written, start=first_block):
-            low, high = max(chunk.start - index * size, 0), min(end - index * size, size)
-            slots += range(block_id * size + low, block_id * size + high)
-        return slots
+            self._attention.begin_step(step.spans)
+            self._cache.slots = self._tensor(step.slots)
+            ids, places = self._tensor(step.token_ids)[None], self._tensor(step.positions)[None]
+            return self._model.forward(ids, places, self._tensor(step.keep), self._cache)
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from inference.errors import UnsupportedModelError
+from inference.model.base import Runner
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
-from inference.model.runner import Chunk, ModelRunner
+from inference.model.step import Chunk
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 def verify_unless_tested(
-    architecture: str, bridge: TransformersBridge, runner: ModelRunner, path: Path
+    architecture: str, bridge: TransformersBridge, runner: Runner, path: Path
 ) -> None:
     """Compare the bridge with the model's own forward, if the tests do not do so already.
 
@@ -49,7 +50,7 @@ def verify_unless_tested(
         )
 
 
-def _largest_error(bridge: TransformersBridge, runner: ModelRunner) -> float:
+def _largest_error(bridge: TransformersBridge, runner: Runner) -> float:
     """The largest difference of logits, as a share of the range of the model's own."""
     token_ids = [1 + 7 * index % (bridge.vocab_size - 1) for index in range(_NUM_TOKENS)]
     bridge.select_attention("eager")

@@ -29,7 +29,8 @@ from inference.model.bridge import TransformersBridge
 from inference.model.kv_quality import assess_int4, perplexity, sample_text
 from inference.model.linear import use_fast_linear
 from inference.model.loader import load_model
-from inference.model.runner import Chunk, ModelRunner
+from inference.model.runner import ModelRunner
+from inference.model.step import Chunk
 
 SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "int8", "int4")
 DEPTHS = (0, 1024, 4000)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from inference.config import SamplingParams
 from inference.engine import Engine
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from inference.request import GenerateRequest, StepOutput
 from inference.text.vocabulary import BYTE_ALPHABET
 from tests.inference.tiny_engine import EOS_ID, make_loaded, make_parts, run_until_idle

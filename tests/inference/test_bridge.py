@@ -19,7 +19,7 @@ from inference.config import KvSchemeName
 from inference.errors import UnsupportedModelError
 from inference.kv_cache.schemes import LayerGeometry
 from inference.model.bridge import TransformersBridge
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from inference.model.verification import TESTED_ARCHITECTURES, verify_unless_tested
 from tests.inference.tiny_models import (
     VOCAB_SIZE,

@@ -13,7 +13,7 @@ from inference.errors import (
     ContextOverflowError,
     InvalidRequestError,
 )
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from inference.request import ChatMessage, GenerateRequest, RequestId
 from tests.inference.scripted_engine import answer, ask, greedy, id_of, scripted_engine
 from tests.inference.tiny_engine import (

@@ -17,7 +17,7 @@ from inference.kv_cache.schemes import (
     hadamard,
 )
 from inference.kv_cache.tensors import KvTensors
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from tests.inference.tiny_models import (
     fill_with_garbage,
     make_module,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inference.engine import Engine
 from inference.kv_cache.tiers import BlockLoad, RamSource
-from inference.model.runner import Chunk
+from inference.model.step import Chunk
 from inference.request import GenerateRequest, RequestId, StepOutput
 from inference.transfer_tickets import Loading
 from inference.transfers import Transfers

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from inference.model.runner import Chunk, ModelRunner
+from inference.model.runner import ModelRunner
+from inference.model.step import Chunk
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
     eager_logits,

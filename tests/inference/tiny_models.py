@@ -27,7 +27,8 @@ from inference.config import KvSchemeName
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.bridge import TransformersBridge
-from inference.model.runner import Chunk, ModelRunner
+from inference.model.runner import ModelRunner
+from inference.model.step import Chunk
 
 VOCAB_SIZE = 260  # 256 bytes after 4 control tokens, see tiny_engine
 WINDOW = 11  # smaller than every prompt in the tests

@@ -1,0 +1,86 @@
+"""What the engine needs of a model, whichever way it is computed. Engine thread only.
+
+path      made of                                            computed by
+fast      `native_model`: packed weights of a file           our C++ kernels, a step in one call
+torch     `decoder`: our own decoder                         torch
+bridge    `bridge`: any model that transformers knows        transformers
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from inference.attention.base import AttentionBackend
+from inference.kv_cache.schemes import LayerGeometry
+from inference.kv_cache.tensors import KvTensors
+from inference.model.step import Chunk
+
+PathName = Literal["fast", "torch", "bridge"]
+
+
+class Runner(Protocol):
+    """One model with its KV memory."""
+
+    @property
+    def kv(self) -> KvTensors:
+        """The memory of the blocks."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the logits are."""
+
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute the chunks in one pass and store their keys and values.
+
+        Args:
+            chunks: At least one; no two may share a block that either writes to.
+
+        Returns:
+            (number of tokens whose logits are wanted, V), float32, in the order of the tokens.
+        """
+
+
+class LanguageModel(Protocol):
+    """A causal model, ready to run over blocks."""
+
+    @property
+    def path_name(self) -> PathName:
+        """Which way it is computed."""
+
+    @property
+    def kernels(self) -> str:
+        """What computes it, for people: "avx2", "torch", ..."""
+
+    @property
+    def geometry(self) -> tuple[LayerGeometry, ...]:
+        """What each layer stores per token."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of keys and queries, as the model computes them."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V, length of the logits."""
+
+    @property
+    def stable_context_tokens(self) -> int | None:
+        """Beyond this the rotary angles would change; None if they never do."""
+
+    @property
+    def config_text(self) -> str:
+        """All that its values depend on beside weights and text: for telling models apart."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+
+    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> Runner:
+        """Join it with memory of its geometry, on its device.
+
+        Args:
+            kv: The memory of the blocks.
+            attention: How to read it, where the model leaves that to others.
+        """
