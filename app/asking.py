@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -36,7 +37,7 @@ from app.paths import Paths
 from app.preload import import_engine
 from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
-from inference.config import EngineConfig, KvSchemeName
+from inference.config import EngineConfig
 from inference.errors import EngineError, InvalidRequestError
 from inference.metrics import ModelInfo
 from inference.request import TRYING_INT4, FinishReason, LoadProgress
@@ -84,7 +85,7 @@ def answer(
         cleanup.callback(chat.close)
         # Checked before the model is opened, which takes seconds.
         params = sampling_from(options, chat.settings.sampling or settings.sampling)
-        engine = _open(opener, model, settings, _kv_dir(options, paths), options.kv)
+        engine = _open(opener, model, settings, _kv_dir(options, paths), options)
         cleanup.callback(engine.close)
         history = chat.say(question, system_prompt=options.system)
         info = engine.info
@@ -126,16 +127,24 @@ def _open(
     model: str,
     settings: Settings,
     kv_dir: Path | None,
-    kv_scheme: KvSchemeName | None,
+    options: argparse.Namespace,
 ) -> EngineLike:
     """Open the model; a way of storing that is only set, not asked for, may give way to another."""
+    configure = partial(
+        engine_config,
+        settings,
+        model,
+        kv_dir=kv_dir,
+        num_threads=options.threads,
+        backend=options.backend,
+    )
     try:
-        return opener(model, engine_config(settings, model, kv_dir=kv_dir, kv_scheme=kv_scheme))
+        return opener(model, configure(kv_scheme=options.kv))
     except InvalidRequestError as error:
-        if kv_scheme is not None or not is_scheme_refused(error):
+        if options.kv is not None or not is_scheme_refused(error):
             raise
         complain(error.reason)
-    return opener(model, engine_config(settings, model, kv_dir=kv_dir, kv_scheme="auto"))
+    return opener(model, configure(kv_scheme="auto"))
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:
@@ -191,6 +200,9 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
         "peak_rss_bytes": peak_rss_bytes(),
         "model": info.name,
         "backend": info.backend,
+        "path": info.compute_path,
+        "kernels": info.kernels,
+        "threads": info.num_threads,
     }
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     try:

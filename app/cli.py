@@ -20,7 +20,7 @@ from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
 from app.texts import without_controls
-from inference.config import SamplingParams
+from inference.config import BACKENDS, SamplingParams
 from inference.errors import ComputeError, EngineError, NotEnoughMemoryError
 
 EXIT_OK = 0
@@ -76,7 +76,7 @@ def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Arguments of `ask`: question, model, conversation, profile, system, sampling, kv, json.
+    """Arguments of `ask`: question, model, conversation, profile, system, sampling, computing, json.
 
     Raises:
         BadInputError: An option is not known or its value is of the wrong kind.
@@ -101,6 +101,14 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--kv",
         choices=("fp16", "int8", "int4"),
         help="how to store what the model has read: int8 and int4 take less memory",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads that compute")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        metavar="NAME",
+        help=f"what computes the model: {', '.join(BACKENDS)}",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from app.settings import Settings
-from inference.config import EngineConfig, KvSchemeName
+from inference.config import BackendName, EngineConfig, KvSchemeName
 
 
 def engine_config(
@@ -13,6 +13,8 @@ def engine_config(
     *,
     kv_dir: Path | None,
     kv_scheme: KvSchemeName | None = None,
+    num_threads: int | None = None,
+    backend: BackendName = "auto",
 ) -> EngineConfig:
     """How to open a model.
 
@@ -21,11 +23,14 @@ def engine_config(
         model_path: The model, as it is named in the settings.
         kv_dir: Where blocks are kept on disk; None keeps none.
         kv_scheme: None takes what is set for this model.
+        num_threads: None takes what is set.
+        backend: What is to compute the model.
     """
     return EngineConfig(
         kv_scheme=kv_scheme or kv_scheme_of(settings, model_path),
         context_tokens=settings.context_tokens,
-        num_threads=settings.num_threads,
+        num_threads=settings.num_threads if num_threads is None else num_threads,
+        backend=backend,
         kv_cache_bytes=settings.kv_cache_bytes,
         ram_cache_bytes=settings.ram_cache_bytes,
         disk_cache_bytes=settings.disk_cache_bytes,

@@ -10,8 +10,10 @@ from inference.errors import InvalidRequestError
 DeviceName = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
-BackendName = Literal["auto", "blocks", "reference"]
+BackendName = Literal["auto", "fast", "torch", "bridge"]
+AttentionName = Literal["auto", "blocks", "reference"]
 
+BACKENDS: tuple[BackendName, ...] = ("auto", "fast", "torch", "bridge")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -37,7 +39,11 @@ class EngineConfig:
         cache_dir: Folder of the blocks on disk; None keeps nothing on disk.
         prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
         num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
-        attention_backend: "auto" picks for the device; "reference" defines the truth.
+        backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
+            torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"
+            is an order: what cannot be computed so is refused.
+        attention_backend: Of "torch" and "bridge": "auto" picks for the device; "reference" defines
+            the truth.
     """
 
     device: DeviceName = "auto"
@@ -51,12 +57,14 @@ class EngineConfig:
     cache_dir: str | None = None
     prefill_chunk_tokens: int = 256
     num_threads: int | None = None
-    attention_backend: BackendName = "auto"
+    backend: BackendName = "auto"
+    attention_backend: AttentionName = "auto"
 
     def __post_init__(self) -> None:
         _check_choice("device", self.device, ("auto", "cpu", "cuda", "mps", "xpu"))
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
         _check_choice("kv_scheme", self.kv_scheme, KV_SCHEMES)
+        _check_choice("backend", self.backend, BACKENDS)
         _check_choice("attention_backend", self.attention_backend, ("auto", "blocks", "reference"))
         _check_optional_int("context_tokens", self.context_tokens, low=2)
         _check_optional_int("block_size", self.block_size, low=1, high=4096)

@@ -129,13 +129,18 @@ class ModelInfo:
         context_tokens: The most that this engine can hold for one request.
         model_context_tokens: What the model was made for.
         has_chat_template: Whether chat is possible; else only plain completion.
-        backend: Attention backend in use and why, e.g. "blocks (CPU)".
+        backend: What computes the model, for people, e.g. "Quire's kernels (avx2)".
         device: "cpu", "cuda:0", ...
         load_ms: From the call of load to ready.
         fingerprint: Names weights, tokenizer and compute type: the same for the same files in every
             process and at any path, another for another model. Token ids belong to it.
         kv_scheme: How keys and values are stored: a name of `kv_schemes`.
         kv_schemes: All ways to store them, and what each would take.
+        compute_path: "fast" is our kernels for the CPU, "torch" our own decoder in torch, "bridge" any
+            other model through transformers.
+        kernels: What computes: the instruction set of our kernels ("avx2", ...), "torch", or
+            "compatibility kernels" where ours could be used but are not installed.
+        num_threads: CPU threads of a step.
     """
 
     name: str
@@ -153,6 +158,9 @@ class ModelInfo:
     fingerprint: str
     kv_scheme: str = "fp16"
     kv_schemes: tuple[KvSchemeInfo, ...] = ()
+    compute_path: str = ""
+    kernels: str = ""
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

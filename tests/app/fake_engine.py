@@ -44,6 +44,9 @@ def make_model_info(**fields: object) -> ModelInfo:
         device="cpu",
         load_ms=12.0,
         fingerprint="fa4e",
+        compute_path="fast",
+        kernels="avx2",
+        num_threads=3,
     )
     return replace(info, **fields)  # type: ignore[arg-type]
 

@@ -34,6 +34,9 @@ REPORT_KEYS = [
     "peak_rss_bytes",
     "model",
     "backend",
+    "path",
+    "kernels",
+    "threads",
 ]
 
 
@@ -78,6 +81,9 @@ def test_json_is_one_object_with_the_agreed_keys(
         "load_ms": 12.0,
         "model": "Fake 1B",
         "backend": "fake (no device)",
+        "path": "fast",
+        "kernels": "avx2",
+        "threads": 3,
     }
 
 
@@ -88,6 +94,23 @@ def test_json_has_null_for_what_is_unknown(
     asker.ask("Hello", "--json")
     report = json.loads(capsys.readouterr().out)
     assert (report["ttft_ms"], report["prefill_tps"], report["decode_tps"]) == (None, None, None)
+
+
+def test_threads_and_backend_of_the_command_line_go_before_the_settings(asker: Asker) -> None:
+    asker.paths.prepare()
+    settings = SettingsStore(asker.paths.settings_file, delay_s=1000.0)
+    settings.change(num_threads=2)
+    settings.flush()
+    asker.ask("Hello", "--threads", "3", "--backend", "bridge")
+    asker.ask("Hello")
+    first, second = asker.engines
+    assert (first.config.num_threads, first.config.backend) == (3, "bridge")
+    assert (second.config.num_threads, second.config.backend) == (2, "auto")
+
+
+def test_threads_that_cannot_be_are_refused_with_their_name(asker: Asker) -> None:
+    with pytest.raises(InvalidRequestError, match="num_threads: must be a whole number from 1"):
+        asker.ask("Hello", "--threads", "0")
 
 
 def test_options_reach_the_engine(asker: Asker) -> None:

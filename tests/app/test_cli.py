@@ -57,6 +57,8 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--max-tokens", "0"], "max_tokens"),
         (["ask", "x", "--seed", "-1"], "seed"),
         (["ask", "x", "--seed", "1.5"], "1.5"),
+        (["ask", "x", "--backend", "gpu"], "argument --backend: invalid choice: 'gpu'"),
+        (["ask", "x", "--threads", "two"], "argument --threads: invalid int value: 'two'"),
         (["ask", "x", "--kv", "int2"], "argument --kv: invalid choice: 'int2'"),
         (["ask", "x", "--model"], "--model"),
         (["--bogus"], "--bogus"),

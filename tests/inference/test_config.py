@@ -46,6 +46,7 @@ CHOICES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda", "mps", "xpu"],
     "dtype": ["auto", "float32", "bfloat16", "float16"],
     "kv_scheme": ["auto", "fp32", "fp16", "bf16", "int8", "int4"],
+    "backend": ["auto", "fast", "torch", "bridge"],
     "attention_backend": ["auto", "blocks", "reference"],
 }
 
