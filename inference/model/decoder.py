@@ -1,0 +1,257 @@
+"""Our decoder: a `ModelSpec` and its weights, computed by torch. Engine thread only.
+
+It is the model for every device that torch knows, and what the C++ kernels are held against: there
+are no tricks in it. Norms and rotary embedding are computed in float32, the rest in the model's type.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from inference.attention.base import AttentionBackend, LayerCall
+from inference.kv_cache.layer_memory import KeyValues
+from inference.kv_cache.schemes import LayerGeometry
+from inference.kv_cache.tensors import KvTensors
+from inference.model.base import PathName
+from inference.model.linear import FastLinear, use_fast_linear
+from inference.model.runner import ModelRunner
+from inference.model.spec import BIAS_OF, LayerSpec, ModelSpec, Role, RopeSpec, WeightKey
+
+Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+class StepBlocks:
+    """Where one engine's steps store keys and values, and what attends to them.
+
+    Attributes:
+        slots: Where this step's tokens go, (T,), int64; set before each forward.
+    """
+
+    def __init__(self, kv: KvTensors, attention: AttentionBackend) -> None:
+        self._kv = kv
+        self._attention = attention
+        self.slots = torch.empty(0, dtype=torch.int64)
+
+    def attend(self, layer: int, query: Tensor, new: KeyValues, call: LayerCall) -> Tensor:
+        """Store one layer's new keys and values, (1, KH, T, D), and attend.
+
+        Queries (1, H, T, D) meet keys as a later step would read them. So it makes no difference in
+        which chunk a token was computed.
+
+        Returns:
+            (1, T, H, D).
+        """
+        stored = self._kv.write(layer, self.slots, new)
+        past = self._kv.layers[layer]
+        if past.rotation is None:
+            return self._attention.attend(query, stored, past, call)
+        turn = past.rotation.to_query.to(query.dtype)
+        return self._attention.attend(query @ turn, stored, past, call) @ turn
+
+
+class TorchDecoder:
+    """A decoder-only model in torch.
+
+    Attributes:
+        geometry: What each layer stores per token.
+        dtype: Type of keys and queries, as the model computes them.
+        vocab_size: V, length of the logits.
+        stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        config_text: All that its values depend on beside weights and text.
+        device: Where it is.
+    """
+
+    path_name: PathName = "torch"
+    kernels = "torch"
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[WeightKey, Tensor],
+        *,
+        make_linear: "Callable[[Tensor, Tensor | None], Linear] | None" = None,
+    ) -> None:
+        """Join a model and its weights.
+
+        Args:
+            spec: What to compute.
+            weights: For each of the spec's keys, of the spec's shapes: norms in float32, all else in
+                the type to compute in; on one device. They are used where they are.
+            make_linear: Makes the product with a matrix (N, K) and a bias (N,); else what is fastest
+                with torch's own operators.
+        """
+        embedding = weights[WeightKey("embedding")]
+        self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
+        self.dtype = embedding.dtype
+        self.device = embedding.device
+        self.vocab_size = spec.vocab_size
+        self.stable_context_tokens = spec.stable_context_tokens
+        self.config_text = repr(spec)
+        make = make_linear or fast_linear
+        self._spec = spec
+        self._activation = _ACTIVATIONS[spec.activation]
+        self._embedding = embedding
+        self._final_norm = weights[WeightKey("final_norm")]
+        self._head = make(weights[WeightKey("head")], None)
+        self._ropes = [_Rope.on(self.device, rope) for rope in spec.ropes]
+        self._layers = [
+            _Layer.build(
+                layer,
+                spec,
+                {role: weights[WeightKey(role, index)] for role in spec.layer_roles},
+                make,
+            )
+            for index, layer in enumerate(spec.layers)
+        ]
+
+    def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> StepBlocks:
+        """See `TorchModel`."""
+        return StepBlocks(kv, attention)
+
+    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> ModelRunner:
+        """See `LanguageModel`."""
+        has_fast_rows = isinstance(self._head, FastLinear)
+        return ModelRunner(self, kv, attention, device=self.device, has_fast_rows=has_fast_rows)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, keep: Tensor, cache: StepBlocks
+    ) -> Tensor:
+        """See `TorchModel`."""
+        spec = self._spec
+        x = functional.embedding(token_ids[0], self._embedding) * spec.embedding_scale
+        turns = [rope.turns(positions[0]) for rope in self._ropes]
+        for index, layer in enumerate(self._layers):
+            added = self._attention(index, layer, x, turns[layer.rope_index], cache)
+            x.add_(added, alpha=spec.residual_scale)
+            x.add_(self._mlp(layer, x), alpha=spec.residual_scale)
+        return self._logits(x[keep])
+
+    def _attention(
+        self, index: int, layer: "_Layer", x: Tensor, turns: "_Turns", cache: StepBlocks
+    ) -> Tensor:
+        """What one layer's attention adds to x, (T, hidden)."""
+        a = self._norm(layer, "attention_norm", x)
+        query, key, value = (layer.linears[role](a) for role in ("query", "key", "value"))
+        query = self._norm_heads(layer, "query_norm", query)
+        key = self._norm_heads(layer, "key_norm", key)
+        query, key = turns.apply(self._heads(query)), turns.apply(self._heads(key))
+        out = cache.attend(index, query, KeyValues(key, self._heads(value)), layer.call)
+        out = layer.linears["output"](out.reshape(x.shape[0], -1))
+        return self._norm(layer, "post_attention_norm", out)
+
+    def _mlp(self, layer: "_Layer", x: Tensor) -> Tensor:
+        """What one layer's MLP adds to x, (T, hidden)."""
+        m = self._norm(layer, "mlp_norm", x)
+        inner = self._activation(layer.linears["gate"](m)).mul_(layer.linears["up"](m))
+        return self._norm(layer, "post_mlp_norm", layer.linears["down"](inner))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """(rows, hidden) to (rows, V), float32."""
+        if not x.shape[0]:
+            return torch.empty(0, self.vocab_size, device=self.device)
+        logits = self._head(_rms_norm(x, self._final_norm, self._spec.norm_epsilon)).float()
+        logits = logits * self._spec.logit_scale
+        cap = self._spec.logit_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _norm(self, layer: "_Layer", role: Role, x: Tensor) -> Tensor:
+        """Norm over the whole width, if the layer has it."""
+        weight = layer.norms.get(role)
+        return x if weight is None else _rms_norm(x, weight, self._spec.norm_epsilon)
+
+    def _norm_heads(self, layer: "_Layer", role: Role, x: Tensor) -> Tensor:
+        """Norm over each head, or over all together, if the layer has it: (T, heads * D) to the same."""
+        weight = layer.norms.get(role)
+        if weight is None:
+            return x
+        parts = x.view(x.shape[0], -1, weight.shape[0])
+        return _rms_norm(parts, weight, self._spec.norm_epsilon).view(x.shape)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(T, heads * D) to (1, heads, T, D)."""
+        return x.view(1, x.shape[0], -1, self._spec.head_dim).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's weights, ready to use."""
+
+    linears: dict[Role, Linear]
+    norms: dict[Role, Tensor]
+    call: LayerCall
+    rope_index: int
+
+    @classmethod
+    def build(
+        cls,
+        layer: LayerSpec,
+        spec: ModelSpec,
+        weights: Mapping[Role, Tensor],
+        make_linear: Callable[[Tensor, Tensor | None], Linear],
+    ) -> "_Layer":
+        return cls(
+            linears={
+                role: make_linear(weights[role], weights.get(bias))
+                for role, bias in BIAS_OF.items()
+            },
+            norms={role: weight for role, weight in weights.items() if role.endswith("norm")},
+            call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
+            rope_index=layer.rope_index,
+        )
+
+
+class _Turns(NamedTuple):
+    """By how much the tokens of a step are turned, (T, rotary_dim / 2) each, float32."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Turn each head's first numbers in pairs (i, i + rotary_dim / 2), (1, heads, T, D)."""
+        half = self.cos.shape[1]
+        sizes = [half, half, x.shape[-1] - 2 * half]
+        first, second, rest = torch.split(x.float(), sizes, dim=-1)
+        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin, rest)
+        return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+class _Rope(NamedTuple):
+    """One rotary embedding, on the device."""
+
+    inverse_frequencies: Tensor
+    factor: float
+
+    @classmethod
+    def on(cls, device: torch.device, rope: RopeSpec) -> "_Rope":
+        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device)
+        return cls(frequencies, rope.factor)
+
+    def turns(self, positions: Tensor) -> _Turns:
+        """For tokens at these places, (T,)."""
+        angles = positions[:, None].float() * self.inverse_frequencies
+        return _Turns(angles.cos() * self.factor, angles.sin() * self.factor)
+
+
+def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    """The product with a matrix (N, K) and a bias (N,) by what is fastest for it here."""
+    out_features, in_features = weight.shape
+    layer = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    exchanged = use_fast_linear(nn.Sequential(layer))
+    return exchanged[0] if exchanged else layer
+
+
+def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Over the last dimension, in float32."""
+    return functional.rms_norm(x.float(), weight.shape, weight, epsilon).to(x.dtype)

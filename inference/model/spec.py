@@ -1,0 +1,174 @@
+"""What a decoder-only transformer computes, as numbers alone. Pure Python.
+
+One description for everyone who runs a model of the Llama kin: our decoder in torch, and the kernels
+(their `qk_model` holds the same). With x of one token:
+
+    x = embedding[token] * embedding_scale
+    each layer:
+        a = attention_norm(x)
+        q, k, v = query(a), key(a), value(a)     biases; norms on q and k; rotary on q and k
+        x += residual_scale * post_attention_norm(output(attention(q, k, v)))
+        m = mlp_norm(x)
+        x += residual_scale * post_mlp_norm(down(activation(gate(m)) * up(m)))
+    logits = soft cap of (head(final_norm(x)) * logit_scale)
+
+A part whose weight a model lacks is left out. All norms are RMS norms with plain weights: where a family
+stores a norm's weight less one, the one is added when it is read.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Activation = Literal["silu", "gelu_tanh"]
+QueryKeyNorm = Literal["none", "head", "whole"]
+Role = Literal[
+    "embedding", "final_norm", "head",
+    "attention_norm", "query", "key", "value", "output",
+    "query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm",
+    "post_attention_norm", "mlp_norm", "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
+    "post_mlp_norm",
+]  # fmt: skip
+
+BIAS_OF: dict[Role, Role] = {
+    "query": "query_bias",
+    "key": "key_bias",
+    "value": "value_bias",
+    "output": "output_bias",
+    "gate": "gate_bias",
+    "up": "up_bias",
+    "down": "down_bias",
+}  # of each matrix of a layer
+
+
+class UnsupportedSpecError(Exception):
+    """A model that no `ModelSpec` describes; another path must run it. Its text says why."""
+
+
+class WeightKey(NamedTuple):
+    """Names one weight.
+
+    Attributes:
+        role: What it is for.
+        layer: Index of its layer; None for weights of the whole model.
+    """
+
+    role: Role
+    layer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """One rotary embedding: the pair i of a head is turned by position * inverse_frequencies[i].
+
+    Attributes:
+        inverse_frequencies: (rotary_dim / 2), float32 numbers.
+        factor: On cosine and sine.
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What may differ from layer to layer.
+
+    Attributes:
+        window: A token sees itself and the window - 1 tokens before it; None sees all.
+        rope_index: Which of the model's rotary embeddings.
+    """
+
+    window: int | None = None
+    rope_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model without its weights.
+
+    Attributes:
+        family: Our word for the architecture, as in `spec_families`.
+        vocab_size: V.
+        hidden_size: Width of the residual stream.
+        num_heads: H.
+        num_kv_heads: KH; query head h reads h * KH // H.
+        head_dim: D.
+        mlp_size: Width inside the MLP.
+        layers: One for each layer.
+        layer_roles: The weights that each layer has, in the order of their use.
+        ropes: All of one length.
+        activation: On the gate.
+        query_key_norm: Over each head, or over all heads together.
+        norm_epsilon: Added to the mean square.
+        attention_scale: On scores.
+        attention_softcap: Scores become cap * tanh(score / cap); None leaves them.
+        logit_softcap: The same for logits, after logit_scale.
+        embedding_scale: On the embedding's rows.
+        residual_scale: On what attention and MLP add.
+        logit_scale: On logits.
+        is_head_tied: Whether the head is the embedding.
+        context_tokens: What the model was made for.
+        stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    layers: tuple[LayerSpec, ...]
+    layer_roles: tuple[Role, ...]
+    ropes: tuple[RopeSpec, ...]
+    activation: Activation
+    query_key_norm: QueryKeyNorm
+    norm_epsilon: float
+    attention_scale: float
+    is_head_tied: bool
+    context_tokens: int
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    stable_context_tokens: int | None = None
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers."""
+        return len(self.layers)
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many numbers of a head are turned: (i, i + rotary_dim / 2) are a pair."""
+        return 2 * len(self.ropes[0].inverse_frequencies)
+
+    @property
+    def weight_keys(self) -> tuple[WeightKey, ...]:
+        """All weights, in the order of their use; a tied head is named too."""
+        inner = [
+            WeightKey(role, index) for index in range(self.num_layers) for role in self.layer_roles
+        ]
+        return WeightKey("embedding"), *inner, WeightKey("final_norm"), WeightKey("head")
+
+    def shape(self, role: Role) -> tuple[int, ...]:
+        """Shape of a weight: (outputs, inputs) of a matrix, else (length,)."""
+        if role in ("embedding", "head"):
+            return self.vocab_size, self.hidden_size
+        matrix = role.removesuffix("_bias")
+        outputs = {
+            "query": self.num_heads * self.head_dim,
+            "key": self.num_kv_heads * self.head_dim,
+            "value": self.num_kv_heads * self.head_dim,
+            "gate": self.mlp_size,
+            "up": self.mlp_size,
+        }
+        inputs = {"output": self.num_heads * self.head_dim, "down": self.mlp_size}
+        if role in ("query_norm", "key_norm"):
+            is_whole = self.query_key_norm == "whole"
+            return (outputs[role.removesuffix("_norm")] if is_whole else self.head_dim,)
+        num_rows = outputs.get(matrix, self.hidden_size)
+        if role not in BIAS_OF:
+            return (num_rows,)
+        return num_rows, inputs.get(matrix, self.hidden_size)

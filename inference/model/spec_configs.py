@@ -1,0 +1,265 @@
+"""Makes a `ModelSpec` from a configuration: a folder's config.json, or what a GGUF's metadata became.
+
+Pure Python. Whatever is not surely the same as in transformers is refused, for the bridge to run.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from inference.model.spec import LayerSpec, ModelSpec, RopeSpec, UnsupportedSpecError
+from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
+from inference.model.spec_rope import make_rope, stable_context_tokens
+from inference.model.spec_values import SpecValues
+
+ROPE_FREQS = "rope_freqs.weight"
+ROPE_FACTORS_SHORT = "rope_factors_short.weight"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
+_ROPE_BASE = 10_000.0
+_GEMMA3_ROPE_BASE = 1_000_000.0
+_MAX_LAYERS = 1024
+
+RopeValues = dict[str, object]
+
+
+def spec_from_folder(config: Mapping[str, object]) -> ModelSpec:
+    """Describe the model of a folder.
+
+    Args:
+        config: The content of its config.json.
+
+    Raises:
+        UnsupportedSpecError: The family, or an option of it, is not known here.
+    """
+    values = SpecValues(config)
+    name = FAMILY_OF_MODEL_TYPE.get(values.word("model_type"))
+    if name is None:
+        raise UnsupportedSpecError(f"the architecture {values.word('model_type')[:40]!r}")
+    classes = values.words("architectures") if values.has("architectures") else []
+    if classes and classes != [FAMILIES[name].model_class]:
+        raise UnsupportedSpecError(f"the class {classes[0][:40]!r}")
+    if values.has("quantization_config"):
+        raise UnsupportedSpecError("weights that are quantised already")
+    return _build(name, config, None)
+
+
+def spec_from_gguf(
+    architecture: str,
+    config: Mapping[str, object],
+    rope_factors: Mapping[str, Sequence[float]] | None = None,
+) -> ModelSpec:
+    """Describe the model of a GGUF file.
+
+    Args:
+        architecture: The file's word.
+        config: What `gguf_configs` made of its metadata.
+        rope_factors: Those of its tensors that hold factors for the rotary embedding, by name:
+            ROPE_FREQS, ROPE_FACTORS_SHORT.
+
+    Raises:
+        UnsupportedSpecError: The family, or an option of it, is not known here.
+    """
+    if architecture not in FAMILIES:
+        raise UnsupportedSpecError(f"the architecture {architecture[:40]!r}")
+    factors = rope_factors or {}
+    values = dict(config)
+    rope = SpecValues(values).table("rope_parameters")
+    if ROPE_FACTORS_SHORT in factors and rope.get("rope_type") == "longrope":
+        values["rope_parameters"] = {**rope, "short_factor": list(factors[ROPE_FACTORS_SHORT])}
+    divisors = factors.get(ROPE_FREQS)
+    return _build(architecture, values, None if divisors is None else tuple(divisors))
+
+
+def _build(
+    name: str, config: Mapping[str, object], divisors: tuple[float, ...] | None
+) -> ModelSpec:
+    family = FAMILIES[name]
+    values = SpecValues(config, family.defaults)
+    hidden_size, num_heads = values.integer("hidden_size"), values.integer("num_attention_heads")
+    num_kv_heads = values.integer("num_key_value_heads", num_heads)
+    context_tokens = values.integer("max_position_embeddings")
+    head_dim = _head_dim(values, hidden_size, num_heads)
+    if num_heads % num_kv_heads:
+        raise UnsupportedSpecError(f"{num_heads} heads over {num_kv_heads} key/value heads")
+    activation = ACTIVATIONS.get(values.word(family.activation_key))
+    if values.word(family.activation_key) == "gelu" and name == "gemma":
+        activation = "gelu_tanh"  # as the first configurations of Gemma called it
+    if activation is None:
+        raise UnsupportedSpecError(f"the activation {values.word(family.activation_key)!r}")
+    windows = _windows(family, values)
+    ropes, rope_indexes = _ropes(
+        name, values, windows, head_dim=head_dim, context=context_tokens, divisors=divisors
+    )
+    return ModelSpec(
+        family=name,
+        vocab_size=values.integer("vocab_size"),
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        mlp_size=values.integer("intermediate_size"),
+        layers=tuple(LayerSpec(*layer) for layer in zip(windows, rope_indexes, strict=True)),
+        layer_roles=family.layer_roles(
+            attention_bias=values.flag("attention_bias", False),
+            mlp_bias=values.flag("mlp_bias", False),
+        ),
+        ropes=ropes,
+        activation=activation,
+        query_key_norm=family.query_key_norm,
+        norm_epsilon=values.number("rms_norm_eps"),
+        attention_scale=_attention_scale(family, values, head_dim),
+        is_head_tied=values.flag("tie_word_embeddings", False),
+        context_tokens=context_tokens,
+        attention_softcap=_cap(family.has_attention_softcap, values, "attn_logit_softcapping"),
+        logit_softcap=_cap(family.has_logit_softcap, values, "final_logit_softcapping"),
+        embedding_scale=_embedding_scale(family, values, hidden_size),
+        residual_scale=_multiplier(family, values, "residual_multiplier"),
+        logit_scale=1.0 / _multiplier(family, values, "logits_scaling"),
+        stable_context_tokens=_stable_context(name, values, context_tokens),
+    )
+
+
+def _head_dim(values: SpecValues, hidden_size: int, num_heads: int) -> int:
+    if not values.has("head_dim") and hidden_size % num_heads:
+        raise UnsupportedSpecError(f"{num_heads} heads in a width of {hidden_size}")
+    head_dim = values.integer("head_dim", hidden_size // num_heads)
+    if head_dim % 2:
+        raise UnsupportedSpecError(f"heads of {head_dim} numbers")
+    return head_dim
+
+
+def _attention_scale(family: Family, values: SpecValues, head_dim: int) -> float:
+    if family.has_multipliers:
+        return values.number("attention_multiplier", 1.0)
+    if family.scales_by_scalar:
+        return 1.0 / math.sqrt(values.number("query_pre_attn_scalar"))
+    return 1.0 / math.sqrt(head_dim)
+
+
+def _embedding_scale(family: Family, values: SpecValues, hidden_size: int) -> float:
+    if family.scales_embedding:
+        return math.sqrt(hidden_size)
+    return _multiplier(family, values, "embedding_multiplier")
+
+
+def _multiplier(family: Family, values: SpecValues, key: str) -> float:
+    return values.number(key, 1.0) if family.has_multipliers else 1.0
+
+
+def _cap(has_cap: bool, values: SpecValues, key: str) -> float | None:
+    return values.optional_number(key) if has_cap else None
+
+
+def _windows(family: Family, values: SpecValues) -> list[int | None]:
+    """Each layer's window."""
+    num_layers = values.integer("num_hidden_layers")
+    if num_layers > _MAX_LAYERS:
+        raise UnsupportedSpecError(f"{num_layers} layers")
+    if values.flag("use_bidirectional_attention", False):
+        raise UnsupportedSpecError("attention to later tokens")
+    window = values.integer("sliding_window") if values.has("sliding_window") else None
+    if family.windows == "none" and window is not None:
+        raise UnsupportedSpecError("a sliding window where the family has none")
+    if family.windows in ("none", "every_layer"):
+        return [window] * num_layers
+    if family.windows == "some_layers_if_asked" and not values.flag("use_sliding_window", False):
+        window = None
+    kinds = _layer_types(family, values, num_layers, has_window=window is not None)
+    if _SLIDING in kinds and window is None:
+        raise UnsupportedSpecError("sliding layers without a window")
+    return [window if kind == _SLIDING else None for kind in kinds]
+
+
+def _layer_types(
+    family: Family, values: SpecValues, num_layers: int, *, has_window: bool
+) -> list[str]:
+    if values.has("layer_types"):
+        kinds = values.words("layer_types")
+        if len(kinds) != num_layers or not set(kinds) <= {_FULL, _SLIDING}:
+            raise UnsupportedSpecError("layers of other kinds")
+        return kinds
+    period = family.window_period
+    if family.window_period_key is not None:
+        period = values.integer(family.window_period_key, period)
+    if period is not None:
+        return [_FULL if (index + 1) % period == 0 else _SLIDING for index in range(num_layers)]
+    first = values.integer("max_window_layers") if has_window else num_layers
+    return [_SLIDING if index >= first else _FULL for index in range(num_layers)]
+
+
+def _ropes(
+    name: str,
+    values: SpecValues,
+    windows: list[int | None],
+    *,
+    head_dim: int,
+    context: int,
+    divisors: tuple[float, ...] | None,
+) -> tuple[tuple[RopeSpec, ...], list[int]]:
+    """The rotary embeddings, and which of them each layer uses."""
+    variants = _rope_variants(name, values)
+    if len(variants) > 1 and divisors is not None:
+        raise UnsupportedSpecError("rotary factors for two embeddings")
+    ropes = tuple(
+        make_rope(variant, head_dim=head_dim, context_tokens=context, divisors=divisors)
+        for variant in variants
+    )
+    if len({len(rope.inverse_frequencies) for rope in ropes}) > 1:
+        raise UnsupportedSpecError("rotary embeddings of two sizes")
+    last = len(ropes) - 1
+    return ropes, [0 if window is None else last for window in windows]
+
+
+def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
+    """The rotary parameters: of all layers; or of full layers, then of sliding ones."""
+    if name == "gemma3":
+        return _gemma3_variants(values)
+    rope = values.table("rope_scaling") or values.table("rope_parameters")
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise UnsupportedSpecError("a rotary embedding for each kind of layer")
+    base = values.number("rope_theta", _ROPE_BASE)
+    partial = values.number("partial_rotary_factor", 1.0)
+    rope = {"rope_theta": base, "partial_rotary_factor": partial, **rope}
+    rope = _with_kind(rope, is_phi=name == "phi3")
+    if name != "phi3" and SpecValues(rope).number("partial_rotary_factor") != 1.0:
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+    if rope["rope_type"] not in _SCALED_BY_CONTEXT:
+        return [rope]
+    # Outside the rotary parameters it has the last word, as Phi 3 stores it.
+    if values.has("original_max_position_embeddings"):
+        original = values.integer("original_max_position_embeddings")
+        rope["original_max_position_embeddings"] = original
+    return [rope]
+
+
+def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
+    both = values.table("rope_parameters")
+    if set(both) - {_FULL, _SLIDING}:
+        raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
+    table = SpecValues(both)
+    full: RopeValues = {
+        "rope_theta": values.number("rope_theta", _GEMMA3_ROPE_BASE),
+        **table.table(_FULL),
+        **values.table("rope_scaling"),
+    }
+    sliding: RopeValues = {
+        "rope_theta": values.number("rope_local_base_freq", _ROPE_BASE),
+        **table.table(_SLIDING),
+    }
+    variants = [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
+    if any(SpecValues(rope).number("partial_rotary_factor", 1.0) != 1.0 for rope in variants):
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+    return variants
+
+
+def _with_kind(rope: RopeValues, *, is_phi: bool) -> RopeValues:
+    values = SpecValues(rope)
+    kind = values.word("rope_type", values.word("type", "default"))
+    if is_phi and kind in ("su", "yarn"):
+        kind = "longrope"  # older configurations of Phi 3 call it so
+    return {**rope, "rope_type": kind}
+
+
+def _stable_context(name: str, values: SpecValues, context: int) -> int | None:
+    limits = [stable_context_tokens(rope, context) for rope in _rope_variants(name, values)]
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,0 +1,199 @@
+"""The families that a `ModelSpec` can describe, and how they differ. Pure Python.
+
+Names of values are those of transformers' configs. Models are stored without values that newer releases
+added, so what a config class would assume for them is here too, as `defaults`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from inference.model.spec import Activation, QueryKeyNorm, Role
+
+Biases = Literal["never", "query_key_value", "as_configured"]
+Windows = Literal["none", "every_layer", "some_layers", "some_layers_if_asked"]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What sets one architecture apart from Llama.
+
+    Attributes:
+        model_class: transformers' causal model.
+        defaults: Values that a configuration may lack.
+        activation_key: Where the activation's name is.
+        attention_biases: Which projections of the attention have one.
+        may_have_mlp_biases: Whether "mlp_bias" counts.
+        windows: Which layers look back only over "sliding_window"; it is asked for with
+            "use_sliding_window".
+        window_period: Without "layer_types", the last of so many layers sees everything.
+        window_period_key: Where a configuration may have another number.
+        query_key_norm: Norms on queries and keys.
+        has_pre_norms: Norms before attention and MLP.
+        has_post_norms: Norms on their results.
+        adds_one_to_norms: Stored norms lack one.
+        is_fused: One matrix for query, key and value, one for gate and up.
+        scales_embedding: By the root of the width.
+        scales_by_scalar: Scores are divided by the root of "query_pre_attn_scalar".
+        has_multipliers: Granite's four.
+        has_attention_softcap: Whether "attn_logit_softcapping" counts.
+        has_logit_softcap: Whether "final_logit_softcapping" counts.
+        may_turn_partly: Whether "partial_rotary_factor" counts.
+    """
+
+    model_class: str
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    activation_key: str = "hidden_act"
+    attention_biases: Biases = "as_configured"
+    may_have_mlp_biases: bool = False
+    windows: Windows = "none"
+    window_period: int | None = None
+    window_period_key: str | None = None
+    query_key_norm: QueryKeyNorm = "none"
+    has_pre_norms: bool = True
+    has_post_norms: bool = False
+    adds_one_to_norms: bool = False
+    is_fused: bool = False
+    scales_embedding: bool = False
+    scales_by_scalar: bool = False
+    has_multipliers: bool = False
+    has_attention_softcap: bool = False
+    has_logit_softcap: bool = False
+    may_turn_partly: bool = False
+
+    def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
+        """The weights of a layer, in the order of their use.
+
+        Args:
+            attention_bias: What the configuration says.
+            mlp_bias: The same.
+        """
+        has_biases = self.attention_biases == "query_key_value" or (
+            self.attention_biases == "as_configured" and attention_bias
+        )
+        has_output_bias = has_biases and self.attention_biases == "as_configured"
+        has_mlp_biases = mlp_bias and self.may_have_mlp_biases
+        parts: list[tuple[bool, tuple[Role, ...]]] = [
+            (self.has_pre_norms, ("attention_norm",)),
+            (True, ("query", "key", "value")),
+            (has_biases, ("query_bias", "key_bias", "value_bias")),
+            (self.query_key_norm != "none", ("query_norm", "key_norm")),
+            (True, ("output",)),
+            (has_output_bias, ("output_bias",)),
+            (self.has_post_norms, ("post_attention_norm",)),
+            (self.has_pre_norms, ("mlp_norm",)),
+            (True, ("gate", "up")),
+            (has_mlp_biases, ("gate_bias", "up_bias")),
+            (True, ("down",)),
+            (has_mlp_biases, ("down_bias",)),
+            (self.has_post_norms, ("post_mlp_norm",)),
+        ]
+        return tuple(role for is_there, roles in parts if is_there for role in roles)
+
+
+_DEFAULTS: dict[str, object] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+_GEMMA: dict[str, object] = {
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "head_dim": 256,
+}
+_GEMMA_2: dict[str, object] = {
+    **_GEMMA,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("LlamaForCausalLM", _DEFAULTS, may_have_mlp_biases=True),
+    "mistral": Family(
+        "MistralForCausalLM",
+        {**_DEFAULTS, "sliding_window": 4096, "num_key_value_heads": 8},
+        attention_biases="never",
+        windows="every_layer",
+    ),
+    "qwen2": Family(
+        "Qwen2ForCausalLM",
+        {**_DEFAULTS, "sliding_window": 4096, "max_window_layers": 28, "num_key_value_heads": 32},
+        attention_biases="query_key_value",
+        windows="some_layers_if_asked",
+    ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        {
+            **_DEFAULTS,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+            "num_key_value_heads": 32,
+            "head_dim": 128,
+        },
+        windows="some_layers_if_asked",
+        query_key_norm="head",
+    ),
+    "gemma": Family(
+        "GemmaForCausalLM",
+        {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"},
+        adds_one_to_norms=True,
+        scales_embedding=True,
+    ),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        {**_GEMMA_2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        activation_key="hidden_activation",
+        windows="some_layers",
+        window_period=2,
+        has_post_norms=True,
+        adds_one_to_norms=True,
+        scales_embedding=True,
+        scales_by_scalar=True,
+        has_attention_softcap=True,
+        has_logit_softcap=True,
+    ),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        _GEMMA_2,
+        activation_key="hidden_activation",
+        windows="some_layers",
+        window_period=6,
+        window_period_key="sliding_window_pattern",
+        query_key_norm="head",
+        has_post_norms=True,
+        adds_one_to_norms=True,
+        scales_embedding=True,
+        scales_by_scalar=True,
+        has_logit_softcap=True,
+    ),
+    "phi3": Family(
+        "Phi3ForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+        attention_biases="never",
+        windows="every_layer",
+        is_fused=True,
+        may_turn_partly=True,
+    ),
+    "granite": Family(
+        "GraniteForCausalLM", _DEFAULTS, may_have_mlp_biases=True, has_multipliers=True
+    ),
+    "olmo2": Family(
+        "Olmo2ForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5},
+        query_key_norm="whole",
+        has_pre_norms=False,
+        has_post_norms=True,
+    ),
+}
+
+FAMILY_OF_MODEL_TYPE: dict[str, str] = {
+    **{name: name for name in FAMILIES if name != "gemma3"},  # that word names a model with images
+    "gemma3_text": "gemma3",
+}

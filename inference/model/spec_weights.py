@@ -1,0 +1,150 @@
+"""Where each weight of a `ModelSpec` comes from, in a folder of safetensors and in a GGUF file.
+
+A weight is some rows of one tensor: all of them, or a run where matrices are fused, or a run of heads
+whose rows must be put in another order first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inference.model.gguf_models import GgufPlan
+from inference.model.spec import ModelSpec, Role, WeightKey
+from inference.model.spec_families import FAMILIES
+
+_MODEL_NAMES: dict[Role, str] = {
+    "embedding": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "head": "lm_head",
+}
+_LAYER_NAMES: dict[Role, str] = {
+    "attention_norm": "input_layernorm",
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+# Where norms follow too, "post_attention_layernorm" is what it says.
+_POST_NORM_NAMES: dict[Role, str] = {
+    "post_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+_FUSED_NAMES: dict[Role, tuple[str, tuple[Role, ...]]] = {
+    "query": ("self_attn.qkv_proj", ("query", "key", "value")),
+    "key": ("self_attn.qkv_proj", ("query", "key", "value")),
+    "value": ("self_attn.qkv_proj", ("query", "key", "value")),
+    "gate": ("mlp.gate_up_proj", ("gate", "up")),
+    "up": ("mlp.gate_up_proj", ("gate", "up")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """Where one weight comes from.
+
+    Attributes:
+        tensor_name: In the file or folder.
+        tensor_shape: The whole tensor's.
+        first_row: The weight's rows are [first_row, first_row + num_rows) of it.
+        num_rows: How many.
+        paired_heads: So many heads lie with their rows in pairs (2i, 2i + 1), as llama.cpp's rotary
+            embedding wants them, and must be put in halves; 0: the rows are in order.
+        lacks_one: Whether 1 must be added to each number.
+    """
+
+    tensor_name: str
+    tensor_shape: tuple[int, ...]
+    first_row: int
+    num_rows: int
+    paired_heads: int = 0
+    lacks_one: bool = False
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Which row of the tensor each row of the weight is."""
+        end = self.first_row + self.num_rows
+        if not self.paired_heads:
+            return range(self.first_row, end)
+        head_rows = self.num_rows // self.paired_heads
+        return [
+            head + first + pair
+            for head in range(self.first_row, end, head_rows)
+            for first in (0, 1)
+            for pair in range(0, head_rows, 2)
+        ]
+
+
+def folder_sources(spec: ModelSpec) -> dict[WeightKey, WeightSource]:
+    """Where each weight is in a folder of safetensors, by transformers' names.
+
+    A tied head is the embedding's tensor.
+    """
+    return {key: _folder_source(spec, key) for key in spec.weight_keys}
+
+
+def gguf_sources(spec: ModelSpec, plan: GgufPlan) -> dict[WeightKey, WeightSource]:
+    """Where each weight is in a GGUF file.
+
+    A tied head is the embedding's tensor.
+
+    Args:
+        spec: The model.
+        plan: Its file's; it knows the names and what the converter changed.
+    """
+    return {key: _gguf_source(spec, plan, key) for key in spec.weight_keys}
+
+
+def _folder_source(spec: ModelSpec, key: WeightKey) -> WeightSource:
+    family = FAMILIES[spec.family]
+    role: Role = "embedding" if key.role == "head" and spec.is_head_tied else key.role
+    shape = spec.shape(role)
+    if key.layer is None:
+        name = f"{_MODEL_NAMES[role]}.weight"
+    else:
+        stem, parts = _layer_name(spec, role)
+        kind = "bias" if role.endswith("_bias") else "weight"
+        name = f"model.layers.{key.layer}.{stem}.{kind}"
+        if parts:
+            return _fused_source(spec, role, name, parts)
+    lacks_one = family.adds_one_to_norms and role.endswith("norm")
+    return WeightSource(name, shape, 0, shape[0], lacks_one=lacks_one)
+
+
+def _layer_name(spec: ModelSpec, role: Role) -> tuple[str, tuple[Role, ...]]:
+    """Give transformers' name without the kind, and what is fused under it."""
+    family = FAMILIES[spec.family]
+    if family.is_fused and role in _FUSED_NAMES:
+        return _FUSED_NAMES[role]
+    if family.has_post_norms and role in _POST_NORM_NAMES:
+        return _POST_NORM_NAMES[role], ()
+    for known, name in _LAYER_NAMES.items():
+        if role in (known, f"{known}_bias"):
+            return name, ()
+    raise KeyError(role)
+
+
+def _fused_source(spec: ModelSpec, role: Role, name: str, parts: tuple[Role, ...]) -> WeightSource:
+    sizes = {part: spec.shape(part)[0] for part in parts}
+    before = parts[: parts.index(role)]
+    shape = (sum(sizes.values()), *spec.shape(role)[1:])
+    return WeightSource(name, shape, sum(sizes[part] for part in before), sizes[role])
+
+
+def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSource:
+    ours = _folder_source(spec, key)
+    theirs = plan.source(ours.tensor_name)
+    paired_heads = {"interleaved_q": spec.num_heads, "interleaved_k": spec.num_kv_heads}
+    return WeightSource(
+        theirs.tensor_name,
+        ours.tensor_shape,
+        ours.first_row,
+        ours.num_rows,
+        paired_heads=paired_heads.get(theirs.change, 0),
+        lacks_one=ours.lacks_one and theirs.change != "one_added",
+    )
