@@ -18,7 +18,7 @@ namespace quire {
 
 constexpr int kPanelRows = 16;      // rows of a packed matrix that lie interleaved
 constexpr int kBlockColumns = 32;   // numbers that share a scale (of weights and of inputs)
-constexpr int kGroupColumns = 256;  // columns of a panel that have their scales together
+constexpr int kXTileRows = 8;       // rows of rounded inputs that lie together
 
 inline bool is_float_type(int32_t type) { return type == QK_F32 || type == QK_F16 || type == QK_BF16; }
 inline int32_t num_panels(int32_t num_rows) { return (num_rows + kPanelRows - 1) / kPanelRows; }
@@ -26,16 +26,17 @@ inline int32_t num_panels(int32_t num_rows) { return (num_rows + kPanelRows - 1)
 // ------------------------------------------------------------------ inputs of a matrix product
 
 // Rows of x as floats, and rounded to 8 bits with one scale per 32 numbers. Float weights meet the first,
-// quantised weights the second. C is num_columns.
+// quantised weights the second. C is num_columns. Rounded rows lie in tiles of 8 (the last may have fewer),
+// and within a tile of T rows the blocks of 32 columns come first: so what is read together lies together.
 struct Inputs {
   int32_t num_x;
   int32_t num_columns;
   const float *x;     // (num_x, C), rows x_stride floats apart
   int64_t x_stride;
-  int8_t *codes;      // (num_x, C), -127..127
-  float *scales;      // (num_x, C / 32)
-  float *sums;        // (num_x, C / 32): scale times the sum of the codes, for weights with minima
-  int32_t *offsets;   // (num_x, C / 16): -32 times the sum of 16 codes, for Q6_K
+  int8_t *codes;      // of each tile (C / 32, T, 32), -127..127
+  float *scales;      // of each tile (C / 32, T)
+  float *sums;        // of each tile (C / 32, T): scale times the sum of the codes, for minima
+  int32_t *offsets;   // of each tile (C / 32, T, 2): -32 times the sum of 16 codes, for Q6_K
 };
 
 // Bytes that make_inputs needs, a multiple of 64. num_columns may be any number: if it is no multiple of

@@ -12,7 +12,8 @@ struct Isa {
   // Round row `row` of inputs.x into its codes, scales, sums and offsets.
   void (*quantise_row)(const Inputs &inputs, int32_t row);
   // y[r * y_stride + row] for x rows [first_x, first_x + num_x) and the rows of the panels
-  // [first_panel, first_panel + num_panels). A panel is 16 rows, for float types too.
+  // [first_panel, first_panel + num_panels). A panel is 16 rows, for float types too. first_x is a multiple
+  // of 8.
   void (*matmul_panels)(const qk_matrix &matrix, int32_t first_panel, int32_t num_panels,
                         const Inputs &inputs, int32_t first_x, int32_t num_x, float *y,
                         int64_t y_stride);
