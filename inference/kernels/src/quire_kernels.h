@@ -166,8 +166,22 @@ typedef struct {
   const volatile int32_t *cancel;  // may be null; not 0: stop soon
 } qk_step;
 
+// Bytes of qk_matrix, qk_layer, qk_rope, qk_model, qk_kv_layer, qk_kv, qk_span, qk_step (0 to 7), for callers
+// that mirror them; 0 for any other number.
+QK_API int64_t qk_struct_bytes(int32_t index);
+
 // Compute a step: stores its keys and values, writes the logits. One call at a time per team.
 QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const qk_step *step);
+
+// ------------------------------------------------------------------ parts of a step, for tests and measurements
+
+// Store rows as a step does: keys and values (num_rows, num_kv_heads * head_dim), upright.
+QK_API int32_t qk_store(const qk_model *model, const qk_kv *kv, int32_t layer, int32_t num_rows,
+                        const float *keys, const float *values, const int64_t *slots);
+// Attend as a step does, from its spans: query and out (T, num_heads * head_dim). Queries are scaled
+// already, and turned if the slots are.
+QK_API int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t layer,
+                         const qk_step *step, const float *query, float *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,133 @@
+#include "attend.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+// Query rows of a tile: the keys of a KV head are made floats once for so many.
+constexpr int32_t kTileRows = 60;
+// With fewer tiles than this for each thread, tiles are cut into splits.
+constexpr int32_t kTilesPerThread = 8;
+constexpr size_t kMostSharedFloats = size_t{4} << 20;
+
+size_t aligned(size_t num_floats) { return (num_floats + 15) / 16 * 16; }
+
+}  // namespace
+
+TokenSlots::TokenSlots(const qk_step &step) {
+  for (int32_t i = 0; i < step.num_spans; ++i) {
+    const qk_span &span = step.spans[i];
+    first_.push_back(slots_.size());
+    int64_t left = static_cast<int64_t>(span.start) + span.num_rows;
+    for (int32_t extent = 0; extent < span.num_extents && left > 0; ++extent) {
+      const int64_t first = span.extents[2 * extent], count = std::min(left, span.extents[2 * extent + 1]);
+      for (int64_t slot = first; slot < first + count; ++slot) slots_.push_back(slot);
+      left -= count;
+    }
+  }
+}
+
+AttentionPlan::AttentionPlan(const qk_model &model, const qk_step &step, const TokenSlots &slots,
+                             int32_t window, const std::vector<bool> *is_wanted, int num_threads)
+    : group_(model.num_heads / model.num_kv_heads),
+      num_kv_heads_(model.num_kv_heads),
+      head_dim_(model.head_dim),
+      window_(window),
+      num_threads_(num_threads) {
+  for (int32_t i = 0; i < step.num_spans; ++i) add_tiles(step.spans[i], slots.of_span(i), is_wanted);
+  add_pieces();
+  num_left_ = std::make_unique<std::atomic<int32_t>[]>(tiles_.size());
+}
+
+void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots,
+                              const std::vector<bool> *is_wanted) {
+  const int32_t size = std::max(1, kTileRows / group_);
+  // The last rows see the most keys: they come first, so that no thread is left with them.
+  for (int32_t first = (span.num_rows - 1) / size * size; first >= 0; first -= size) {
+    const int32_t count = std::min(size, span.num_rows - first), row = span.row + first;
+    if (is_wanted && std::none_of(is_wanted->begin() + row, is_wanted->begin() + row + count,
+                                  [](bool wanted) { return wanted; })) {
+      continue;
+    }
+    for (int32_t head = 0; head < num_kv_heads_; ++head) {
+      tiles_.push_back({token_slots, row, span.start + first, count, head});
+    }
+  }
+}
+
+void AttentionPlan::add_pieces() {
+  const bool may_split = tiles_.size() < static_cast<size_t>(kTilesPerThread * num_threads_);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    const AttentionTile &tile = tiles_[i];
+    const int32_t first_key = window_ > 0 ? std::max(0, tile.first_token - window_ + 1) : 0;
+    const int32_t first = first_key / kSplitTokens;
+    const int32_t count = (tile.first_token + tile.num_tokens - 1) / kSplitTokens - first + 1;
+    const size_t partial = aligned(quire::partial_floats(num_rows(tile), head_dim_));
+    scratch_floats_ = std::max(scratch_floats_, aligned(attend_floats(num_rows(tile), head_dim_)));
+    partial_floats_ = std::max(partial_floats_, partial);
+    splits_.push_back({first, count, shared_floats_});
+    const size_t needed = partial * static_cast<size_t>(count);
+    if (!may_split || count == 1 || shared_floats_ + needed > kMostSharedFloats) {
+      pieces_.push_back({static_cast<int32_t>(i), -1, 0});
+      continue;
+    }
+    for (int32_t split = 0; split < count; ++split) {
+      pieces_.push_back({static_cast<int32_t>(i), first + split, shared_floats_});
+      shared_floats_ += partial;
+    }
+  }
+  per_thread_floats_ = scratch_floats_ + 2 * partial_floats_;
+}
+
+struct AttentionPlan::Run {
+  const AttentionPlan *plan;
+  const StepKernels *kernels;
+  const Attention *attention;
+  float *shared;
+  float *per_thread;
+};
+
+void AttentionPlan::run(Team &team, const StepKernels &kernels, const Attention &attention, float *memory) const {
+  for (size_t i = 0; i < tiles_.size(); ++i) num_left_[i].store(splits_[i].count, std::memory_order_relaxed);
+  Run run = {this, &kernels, &attention, memory, memory + shared_floats_};
+  team.run(static_cast<int>(pieces_.size()), work, &run);
+}
+
+void AttentionPlan::work(void *context, int32_t index, int32_t thread) {
+  const Run &run = *static_cast<const Run *>(context);
+  const Piece &piece = run.plan->pieces_[static_cast<size_t>(index)];
+  float *memory = run.per_thread + run.plan->per_thread_floats_ * static_cast<size_t>(thread);
+  if (piece.split < 0) {
+    run.plan->attend_all(run, piece, memory);
+  } else {
+    run.plan->attend_one(run, piece, memory);
+  }
+}
+
+void AttentionPlan::attend_all(const Run &run, const Piece &piece, float *memory) const {
+  const AttentionTile &tile = tiles_[static_cast<size_t>(piece.tile)];
+  const Splits &splits = splits_[static_cast<size_t>(piece.tile)];
+  float *total = memory + scratch_floats_, *next = total + partial_floats_;
+  run.kernels->attend_split(*run.attention, tile, splits.first, memory, total);
+  for (int32_t split = splits.first + 1; split < splits.first + splits.count; ++split) {
+    run.kernels->attend_split(*run.attention, tile, split, memory, next);
+    run.kernels->merge(*run.attention, tile, total, next);
+  }
+  run.kernels->finish(*run.attention, tile, total);
+}
+
+void AttentionPlan::attend_one(const Run &run, const Piece &piece, float *memory) const {
+  const AttentionTile &tile = tiles_[static_cast<size_t>(piece.tile)];
+  const Splits &splits = splits_[static_cast<size_t>(piece.tile)];
+  run.kernels->attend_split(*run.attention, tile, piece.split, memory, run.shared + piece.partial);
+  if (num_left_[piece.tile].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  float *total = run.shared + splits.partial;
+  const size_t size = aligned(quire::partial_floats(num_rows(tile), head_dim_));
+  for (int32_t split = 1; split < splits.count; ++split) {
+    run.kernels->merge(*run.attention, tile, total, total + size * static_cast<size_t>(split));
+  }
+  run.kernels->finish(*run.attention, tile, total);
+}
+
+}  // namespace quire

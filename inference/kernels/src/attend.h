@@ -1,0 +1,65 @@
+// How the attention of a step is cut into pieces for the team.
+#ifndef QUIRE_ATTEND_H
+#define QUIRE_ATTEND_H
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "isa.h"
+
+namespace quire {
+
+// The slot of each token of each span, one after the other.
+class TokenSlots {
+ public:
+  explicit TokenSlots(const qk_step &step);
+  const int64_t *of_span(int32_t span) const { return slots_.data() + first_[static_cast<size_t>(span)]; }
+
+ private:
+  std::vector<int64_t> slots_;
+  std::vector<size_t> first_;
+};
+
+// The pieces of all layers that have the same window. Where pieces are cut changes no bit of the results.
+class AttentionPlan {
+ public:
+  // is_wanted: which rows of the step are needed; null: all.
+  AttentionPlan(const qk_model &model, const qk_step &step, const TokenSlots &slots, int32_t window,
+                const std::vector<bool> *is_wanted, int num_threads);
+
+  // Floats that run needs.
+  size_t num_floats() const { return per_thread_floats_ * static_cast<size_t>(num_threads_) + shared_floats_; }
+  void run(Team &team, const StepKernels &kernels, const Attention &attention, float *memory) const;
+
+ private:
+  // A whole tile, or one split of a tile, whose result lies at `partial` until the last split is done.
+  struct Piece {
+    int32_t tile;
+    int32_t split;  // -1: all
+    size_t partial;
+  };
+  struct Splits {
+    int32_t first, count;
+    size_t partial;  // of the first; the others follow
+  };
+  struct Run;
+
+  void add_tiles(const qk_span &span, const int64_t *token_slots, const std::vector<bool> *is_wanted);
+  void add_pieces();
+  int32_t num_rows(const AttentionTile &tile) const { return tile.num_tokens * group_; }
+  static void work(void *run, int32_t piece, int32_t thread);
+  void attend_all(const Run &run, const Piece &piece, float *memory) const;
+  void attend_one(const Run &run, const Piece &piece, float *memory) const;
+
+  int32_t group_, num_kv_heads_, head_dim_, window_, num_threads_;
+  std::vector<AttentionTile> tiles_;
+  std::vector<Splits> splits_;  // of each tile
+  std::vector<Piece> pieces_;
+  std::unique_ptr<std::atomic<int32_t>[]> num_left_;  // splits of each tile
+  size_t per_thread_floats_ = 0, scratch_floats_ = 0, partial_floats_ = 0, shared_floats_ = 0;
+};
+
+}  // namespace quire
+
+#endif

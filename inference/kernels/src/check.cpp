@@ -1,0 +1,95 @@
+#include "check.h"
+
+#include "step.h"
+
+namespace quire {
+namespace {
+
+bool is_matrix(const qk_matrix &matrix, int64_t num_rows, int64_t num_columns) {
+  return matrix.data && matrix.num_rows == num_rows && matrix.num_columns == num_columns &&
+         qk_packed_bytes(matrix.type, matrix.num_rows, matrix.num_columns) > 0;
+}
+
+bool is_layer(const qk_layer &layer, const qk_model &model) {
+  const int64_t hidden = model.hidden_size, size = model.mlp_size;
+  const int64_t queries = int64_t{model.num_heads} * model.head_dim;
+  const int64_t keys = int64_t{model.num_kv_heads} * model.head_dim;
+  const bool has_norms = model.query_key_norm == QK_QK_NORM_NONE || (layer.query_norm && layer.key_norm);
+  return is_matrix(layer.query, queries, hidden) && is_matrix(layer.key, keys, hidden) &&
+         is_matrix(layer.value, keys, hidden) && is_matrix(layer.output, hidden, queries) &&
+         is_matrix(layer.gate, size, hidden) && is_matrix(layer.up, size, hidden) &&
+         is_matrix(layer.down, hidden, size) && has_norms && layer.window >= 0 && layer.rope_index >= 0 &&
+         layer.rope_index < model.num_ropes;
+}
+
+bool is_power_of_two(int32_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+bool is_span(const qk_span &span, int32_t row, const qk_kv &kv) {
+  if (span.row != row || span.num_rows < 1 || span.start < 0 || span.start > INT32_MAX - span.num_rows) return false;
+  if (span.num_extents < 1 || !span.extents) return false;
+  int64_t count = 0;
+  for (int32_t i = 0; i < span.num_extents; ++i) {
+    const int64_t first = span.extents[2 * i], length = span.extents[2 * i + 1];
+    if (first < 0 || length < 1 || first > kv.num_slots - length) return false;
+    count += length;
+  }
+  return count >= int64_t{span.start} + span.num_rows;
+}
+
+}  // namespace
+
+bool is_valid(const qk_model &model) {
+  if (model.num_layers < 1 || model.hidden_size < 1 || model.num_heads < 1 || model.num_kv_heads < 1) return false;
+  if (model.mlp_size < 1 || model.vocab_size < 1 || model.num_heads % model.num_kv_heads) return false;
+  if (model.head_dim < 2 || model.head_dim % 2 || model.head_dim > kMaxHeadDim) return false;
+  if (model.rotary_dim < 0 || model.rotary_dim % 2 || model.rotary_dim > model.head_dim) return false;
+  if (model.activation < QK_SILU || model.activation > QK_GELU_TANH) return false;
+  if (model.query_key_norm < QK_QK_NORM_NONE || model.query_key_norm > QK_QK_NORM_WHOLE) return false;
+  if (model.num_ropes < 1 || !model.ropes || !model.layers || !model.final_norm) return false;
+  for (int32_t i = 0; i < model.num_ropes; ++i) {
+    if (!model.ropes[i].inverse_frequencies) return false;
+  }
+  for (int32_t i = 0; i < model.num_layers; ++i) {
+    if (!is_layer(model.layers[i], model)) return false;
+  }
+  return is_matrix(model.embedding, model.vocab_size, model.hidden_size) &&
+         is_matrix(model.head, model.vocab_size, model.hidden_size);
+}
+
+bool is_valid(const qk_kv &kv, const qk_model &model) {
+  if (kv.scheme < QK_KV_F32 || kv.scheme > QK_KV_INT4 || kv.num_slots < 1 || !kv.layers) return false;
+  const bool is_turned = kv.stored_factor != 0.0f || kv.query_factor != 0.0f;
+  if (is_turned && !is_power_of_two(model.head_dim)) return false;
+  const int32_t groups = kv.value_groups;
+  if (kv.scheme == QK_KV_INT4 && (groups < 1 || model.head_dim % groups || model.head_dim / groups > 32)) return false;
+  const int num_planes = kv.scheme == QK_KV_INT4 ? 5 : kv.scheme == QK_KV_INT8 ? 2 : 1;
+  for (int32_t i = 0; i < model.num_layers; ++i) {
+    for (int plane = 0; plane < num_planes; ++plane) {
+      if (!kv.layers[i].planes[plane]) return false;
+    }
+  }
+  return true;
+}
+
+bool is_valid(const qk_step &step, const qk_model &model, const qk_kv &kv) {
+  if (step.num_rows < 1 || step.num_spans < 1 || !step.spans || !step.token_ids || !step.positions || !step.slots) {
+    return false;
+  }
+  if (step.num_keep < 0 || (step.num_keep > 0 && (!step.keep || !step.logits))) return false;
+  int32_t row = 0;
+  for (int32_t i = 0; i < step.num_spans; ++i) {
+    if (!is_span(step.spans[i], row, kv) || step.spans[i].num_rows > step.num_rows - row) return false;
+    row += step.spans[i].num_rows;
+  }
+  if (row != step.num_rows) return false;
+  for (int32_t i = 0; i < step.num_rows; ++i) {
+    if (step.token_ids[i] < 0 || step.token_ids[i] >= model.vocab_size || step.positions[i] < 0) return false;
+    if (step.slots[i] < 0 || step.slots[i] >= kv.num_slots) return false;
+  }
+  for (int32_t i = 0; i < step.num_keep; ++i) {
+    if (step.keep[i] < (i ? step.keep[i - 1] + 1 : 0) || step.keep[i] >= step.num_rows) return false;
+  }
+  return true;
+}
+
+}  // namespace quire

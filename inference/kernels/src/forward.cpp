@@ -1,0 +1,372 @@
+// A model's whole step.
+//
+// Parallel regions of a layer, with the work on single rows between them:
+//
+//     norm | query, key, value | bias, norm, rotary, store | attention | output | residual, norm | gate, up |
+//     activation | down | residual, and the next layer's norm
+//
+// In the last layer all rows store keys and values, but only rows whose logits are wanted go on.
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+#include <map>
+#include <new>
+
+#include "attend.h"
+#include "check.h"
+#include "isa.h"
+#include "step_memory.h"
+
+namespace quire {
+namespace {
+
+// Numbers that a thread works on at least, before another is asked for help.
+constexpr int64_t kNumbersPerChunk = 16384;
+
+// Call work(row) for each row, in parallel if it is worth it. numbers: of one row, weighted by their cost.
+template <typename Work>
+void for_rows(Team &team, int32_t num_rows, int64_t numbers, const Work &work) {
+  const int64_t most = std::max<int64_t>(1, kNumbersPerChunk / std::max<int64_t>(1, numbers));
+  const int32_t size = static_cast<int32_t>(std::min<int64_t>(num_rows, most));
+  struct Context {
+    const Work *work;
+    int32_t num_rows, size;
+  } context = {&work, num_rows, size};
+  const auto chunk = [](void *memory, int index, int) {
+    const Context &context = *static_cast<const Context *>(memory);
+    const int32_t first = index * context.size, end = std::min(context.num_rows, first + context.size);
+    for (int32_t row = first; row < end; ++row) (*context.work)(row);
+  };
+  team.run((num_rows + size - 1) / size, chunk, &context);
+}
+
+Slots slots_of(const qk_model &model, const qk_kv &kv, int32_t layer) {
+  return {kv.scheme, model.num_kv_heads, model.head_dim, kv.value_groups, kv.num_slots, kv.stored_factor,
+          kv.layers[layer].planes};
+}
+
+bool is_rounded(const qk_matrix &matrix) { return !is_float_type(matrix.type); }
+
+class Step {
+ public:
+  Step(qk_team &team, const qk_model &model, const qk_kv &kv, const qk_step &step)
+      : team_(team.team),
+        buffer_(team.step),
+        isa_(current_isa()),
+        kernels_(*isa_.step),
+        model_(model),
+        kv_(kv),
+        step_(step),
+        token_slots_(step),
+        num_rows_(step.num_rows),
+        queries_(int64_t{model.num_heads} * model.head_dim),
+        keys_(int64_t{model.num_kv_heads} * model.head_dim) {}
+
+  int32_t run();
+
+ private:
+  void make_plans();
+  const AttentionPlan &plan_of(int32_t layer) const;
+  void embed();
+  void find_angles();
+  void attend(int32_t layer);
+  void finish_heads(const qk_layer &layer, const Slots &slots, int32_t row);
+  void norm_heads(float *x, const float *weight, int32_t num_heads);
+  void turn_heads(float *x, int32_t num_heads, int32_t rope, int32_t row);
+  void keep_wanted_rows();
+  void add_attention(const qk_layer &layer);
+  void add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
+  void add_and_norm(const float *bias, const float *post_norm, const float *next_norm, bool is_next_rounded,
+                    int32_t row);
+  void norm_row(const float *weight, bool is_rounded, int32_t row);
+  void find_logits();
+  bool is_cancelled() const { return step_.cancel && *step_.cancel; }
+  bool is_last(int32_t layer) const { return layer == model_.num_layers - 1; }
+  Inputs hidden_inputs() const {
+    return make_inputs(memory_.hidden_inputs, num_rows_, model_.hidden_size, memory_.normed, model_.hidden_size);
+  }
+  const float *norm_after(int32_t layer) const {
+    return is_last(layer) ? model_.final_norm : model_.layers[layer + 1].attention_norm;
+  }
+  bool is_rounded_after(int32_t layer) const {
+    return is_last(layer) ? is_rounded(model_.head) : is_attention_rounded(model_.layers[layer + 1]);
+  }
+  static bool is_attention_rounded(const qk_layer &layer) {
+    return is_rounded(layer.query) || is_rounded(layer.key) || is_rounded(layer.value);
+  }
+
+  Team &team_;
+  Buffer &buffer_;
+  const Isa &isa_;
+  const StepKernels &kernels_;
+  const qk_model &model_;
+  const qk_kv &kv_;
+  const qk_step &step_;
+  const TokenSlots token_slots_;
+  std::map<int32_t, AttentionPlan> plans_;  // by window
+  std::unique_ptr<AttentionPlan> last_plan_;
+  StepMemory memory_ = {};
+  int32_t num_rows_;  // rows that are computed; fewer in the last layer
+  const int64_t queries_, keys_;
+};
+
+int32_t Step::run() {
+  make_plans();
+  size_t attention_floats = last_plan_ ? last_plan_->num_floats() : 0;
+  for (const auto &plan : plans_) attention_floats = std::max(attention_floats, plan.second.num_floats());
+  if (!lay_out(&buffer_, model_, num_rows_, attention_floats, &memory_)) return QK_ERROR_MEMORY;
+  find_angles();
+  embed();
+  for (int32_t layer = 0; layer < model_.num_layers; ++layer) {
+    if (is_cancelled()) return QK_ERROR_CANCELLED;
+    attend(layer);
+    if (is_last(layer)) {
+      if (step_.num_keep == 0) return 0;
+      keep_wanted_rows();
+    }
+    if (is_cancelled()) return QK_ERROR_CANCELLED;
+    add_attention(model_.layers[layer]);
+    if (is_cancelled()) return QK_ERROR_CANCELLED;
+    add_mlp(model_.layers[layer], norm_after(layer), is_rounded_after(layer));
+  }
+  find_logits();
+  return 0;
+}
+
+void Step::make_plans() {
+  for (int32_t layer = 0; layer + 1 < model_.num_layers; ++layer) {
+    const int32_t window = model_.layers[layer].window;
+    if (plans_.count(window)) continue;
+    plans_.emplace(std::piecewise_construct, std::forward_as_tuple(window),
+                   std::forward_as_tuple(model_, step_, token_slots_, window, nullptr, team_.size()));
+  }
+  if (step_.num_keep == 0) return;
+  std::vector<bool> is_wanted(static_cast<size_t>(step_.num_rows));
+  for (int32_t i = 0; i < step_.num_keep; ++i) is_wanted[static_cast<size_t>(step_.keep[i])] = true;
+  const int32_t window = model_.layers[model_.num_layers - 1].window;
+  last_plan_ = std::make_unique<AttentionPlan>(model_, step_, token_slots_, window, &is_wanted, team_.size());
+}
+
+const AttentionPlan &Step::plan_of(int32_t layer) const {
+  return is_last(layer) ? *last_plan_ : plans_.at(model_.layers[layer].window);
+}
+
+void Step::find_angles() {
+  const int32_t half = model_.rotary_dim / 2;
+  for_rows(team_, num_rows_ * model_.num_ropes, int64_t{half} * 64, [&](int32_t index) {
+    const qk_rope &rope = model_.ropes[index / num_rows_];
+    const float position = static_cast<float>(step_.positions[index % num_rows_]);
+    const size_t first = static_cast<size_t>(index) * half;
+    for (int32_t i = 0; i < half; ++i) {
+      const float angle = position * rope.inverse_frequencies[i];
+      memory_.cosine[first + i] = cosf(angle) * rope.factor;
+      memory_.sine[first + i] = sinf(angle) * rope.factor;
+    }
+  });
+}
+
+void Step::embed() {
+  const qk_layer &first = model_.layers[0];
+  const Inputs inputs = hidden_inputs();
+  for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
+    float *x = memory_.x + int64_t{row} * model_.hidden_size;
+    qk_unpack_row(&model_.embedding, step_.token_ids[row], x);
+    if (model_.embedding_scale != 1.0f) kernels_.multiply(x, model_.embedding_scale, model_.hidden_size);
+    norm_row(first.attention_norm, false, row);
+    if (is_attention_rounded(first)) isa_.quantise_row(inputs, row);
+  });
+}
+
+// The input of the next product: x, normed and rounded.
+void Step::norm_row(const float *weight, bool is_rounded, int32_t row) {
+  const int64_t first = int64_t{row} * model_.hidden_size;
+  float *out = memory_.normed + first;
+  if (weight) {
+    kernels_.normalise(memory_.x + first, weight, model_.hidden_size, model_.norm_epsilon, out);
+  } else {
+    memcpy(out, memory_.x + first, sizeof(float) * static_cast<size_t>(model_.hidden_size));
+  }
+  if (is_rounded) isa_.quantise_row(hidden_inputs(), row);
+}
+
+void Step::attend(int32_t index) {
+  const qk_layer &layer = model_.layers[index];
+  const MatmulJob jobs[3] = {{&layer.query, memory_.query, queries_},
+                             {&layer.key, memory_.key, keys_},
+                             {&layer.value, memory_.value, keys_}};
+  matmul_many(team_, isa_, jobs, 3, hidden_inputs());
+  const Slots slots = slots_of(model_, kv_, index);
+  for_rows(team_, num_rows_, (queries_ + 2 * keys_) * 4,
+           [&](int32_t row) { finish_heads(layer, slots, row); });
+  if (is_last(index) && step_.num_keep == 0) return;
+  if (is_cancelled()) return;  // the caller looks again
+  const Attention attention = {slots, model_.num_heads, layer.window, model_.attention_softcap, kv_.query_factor,
+                               memory_.query, memory_.attended};
+  plan_of(index).run(team_, kernels_, attention, memory_.attention);
+}
+
+// From a row's products to queries that are ready and to stored keys and values.
+void Step::finish_heads(const qk_layer &layer, const Slots &slots, int32_t row) {
+  const int32_t num_heads = model_.num_heads, num_kv_heads = model_.num_kv_heads, size = model_.head_dim;
+  float *query = memory_.query + row * queries_, *key = memory_.key + row * keys_,
+        *value = memory_.value + row * keys_;
+  if (layer.query_bias) kernels_.add_scaled(query, layer.query_bias, 1.0f, static_cast<int32_t>(queries_));
+  if (layer.key_bias) kernels_.add_scaled(key, layer.key_bias, 1.0f, static_cast<int32_t>(keys_));
+  if (layer.value_bias) kernels_.add_scaled(value, layer.value_bias, 1.0f, static_cast<int32_t>(keys_));
+  norm_heads(query, layer.query_norm, num_heads);
+  norm_heads(key, layer.key_norm, num_kv_heads);
+  turn_heads(query, num_heads, layer.rope_index, row);
+  turn_heads(key, num_kv_heads, layer.rope_index, row);
+  kernels_.multiply(query, model_.attention_scale, static_cast<int32_t>(queries_));
+  if (kv_.query_factor != 0.0f) {
+    for (int32_t head = 0; head < num_heads; ++head) kernels_.hadamard(query + head * size, size, kv_.query_factor);
+  }
+  for (int32_t head = 0; head < num_kv_heads; ++head) {
+    kernels_.store_row(slots, head, step_.slots[row], key + head * size);
+    kernels_.store_row(slots, num_kv_heads + head, step_.slots[row], value + head * size);
+  }
+}
+
+void Step::norm_heads(float *x, const float *weight, int32_t num_heads) {
+  if (model_.query_key_norm == QK_QK_NORM_NONE) return;
+  const bool is_whole = model_.query_key_norm == QK_QK_NORM_WHOLE;
+  const int32_t size = is_whole ? num_heads * model_.head_dim : model_.head_dim;
+  for (int32_t part = 0; part < (is_whole ? 1 : num_heads); ++part) {
+    kernels_.normalise(x + part * size, weight, size, model_.norm_epsilon, x + part * size);
+  }
+}
+
+void Step::turn_heads(float *x, int32_t num_heads, int32_t rope, int32_t row) {
+  const int32_t half = model_.rotary_dim / 2;
+  const size_t first = (static_cast<size_t>(rope) * step_.num_rows + row) * half;
+  for (int32_t head = 0; head < num_heads; ++head) {
+    kernels_.rotate(x + head * model_.head_dim, memory_.cosine + first, memory_.sine + first, half);
+  }
+}
+
+// From here on rows are those whose logits are wanted.
+void Step::keep_wanted_rows() {
+  for (int32_t i = 0; i < step_.num_keep; ++i) {
+    const int64_t row = step_.keep[i];  // never before i, so nothing is overwritten that is still to be read
+    if (row == i) continue;
+    memcpy(memory_.x + i * int64_t{model_.hidden_size}, memory_.x + row * model_.hidden_size,
+           sizeof(float) * static_cast<size_t>(model_.hidden_size));
+    memcpy(memory_.attended + i * queries_, memory_.attended + row * queries_,
+           sizeof(float) * static_cast<size_t>(queries_));
+  }
+  num_rows_ = step_.num_keep;
+}
+
+void Step::add_attention(const qk_layer &layer) {
+  const Inputs inputs = make_inputs(memory_.attended_inputs, num_rows_, static_cast<int32_t>(queries_),
+                                    memory_.attended, queries_);
+  if (is_rounded(layer.output)) quantise_rows(team_, isa_, inputs);
+  const MatmulJob job = {&layer.output, memory_.added, model_.hidden_size};
+  matmul_many(team_, isa_, &job, 1, inputs);
+  const bool is_next_rounded = is_rounded(layer.gate) || is_rounded(layer.up);
+  for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
+    add_and_norm(layer.output_bias, layer.post_attention_norm, layer.mlp_norm, is_next_rounded, row);
+  });
+}
+
+void Step::add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
+  const int32_t size = model_.mlp_size;
+  const MatmulJob jobs[2] = {{&layer.gate, memory_.gate, size}, {&layer.up, memory_.up, size}};
+  matmul_many(team_, isa_, jobs, 2, hidden_inputs());
+  const Inputs inputs = make_inputs(memory_.mlp_inputs, num_rows_, size, memory_.gate, size);
+  const bool is_down_rounded = is_rounded(layer.down);
+  for_rows(team_, num_rows_, int64_t{size} * 4, [&](int32_t row) {
+    float *gate = memory_.gate + int64_t{row} * size, *up = memory_.up + int64_t{row} * size;
+    if (layer.gate_bias) kernels_.add_scaled(gate, layer.gate_bias, 1.0f, size);
+    if (layer.up_bias) kernels_.add_scaled(up, layer.up_bias, 1.0f, size);
+    kernels_.activate(model_.activation, gate, up, size, gate);
+    if (is_down_rounded) isa_.quantise_row(inputs, row);
+  });
+  if (is_cancelled()) return;  // the caller looks again
+  const MatmulJob job = {&layer.down, memory_.added, model_.hidden_size};
+  matmul_many(team_, isa_, &job, 1, inputs);
+  for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
+    add_and_norm(layer.down_bias, layer.post_mlp_norm, next_norm, is_next_rounded, row);
+  });
+}
+
+void Step::add_and_norm(const float *bias, const float *post_norm, const float *next_norm, bool is_next_rounded,
+                        int32_t row) {
+  const int32_t size = model_.hidden_size;
+  const int64_t first = int64_t{row} * size;
+  float *added = memory_.added + first;
+  if (bias) kernels_.add_scaled(added, bias, 1.0f, size);
+  if (post_norm) kernels_.normalise(added, post_norm, size, model_.norm_epsilon, added);
+  kernels_.add_scaled(memory_.x + first, added, model_.residual_scale, size);
+  norm_row(next_norm, is_next_rounded, row);
+}
+
+void Step::find_logits() {
+  const int64_t size = model_.vocab_size;
+  const MatmulJob job = {&model_.head, step_.logits, size};
+  matmul_many(team_, isa_, &job, 1, hidden_inputs());
+  if (model_.logit_scale == 1.0f && model_.logit_softcap == 0.0f) return;
+  constexpr int64_t kPart = 8192;
+  const int64_t all = num_rows_ * size;
+  for_rows(team_, static_cast<int32_t>((all + kPart - 1) / kPart), kPart * 2, [&](int32_t part) {
+    float *logits = step_.logits + part * kPart;
+    const int32_t count = static_cast<int32_t>(std::min(kPart, all - part * kPart));
+    if (model_.logit_scale != 1.0f) kernels_.multiply(logits, model_.logit_scale, count);
+    if (model_.logit_softcap != 0.0f) kernels_.soft_cap(logits, model_.logit_softcap, count);
+  });
+}
+
+}  // namespace
+}  // namespace quire
+
+using namespace quire;
+
+int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const qk_step *step) {
+  if (!team || !model || !kv || !step) return QK_ERROR_ARGUMENT;
+  if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
+  try {
+    return Step(*team, *model, *kv, *step).run();
+  } catch (const std::bad_alloc &) {
+    return QK_ERROR_MEMORY;
+  }
+}
+
+int32_t qk_store(const qk_model *model, const qk_kv *kv, int32_t layer, int32_t num_rows, const float *keys,
+                 const float *values, const int64_t *slots) {
+  if (!model || !kv || !keys || !values || !slots || !is_valid(*model) || !is_valid(*kv, *model)) {
+    return QK_ERROR_ARGUMENT;
+  }
+  if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
+  const Slots place = slots_of(*model, *kv, layer);
+  const int32_t num_heads = model->num_kv_heads, size = model->head_dim;
+  for (int32_t row = 0; row < num_rows; ++row) {
+    if (slots[row] < 0 || slots[row] >= kv->num_slots) return QK_ERROR_ARGUMENT;
+    for (int32_t head = 0; head < num_heads; ++head) {
+      const int64_t first = (int64_t{row} * num_heads + head) * size;
+      current_isa().step->store_row(place, head, slots[row], keys + first);
+      current_isa().step->store_row(place, num_heads + head, slots[row], values + first);
+    }
+  }
+  return 0;
+}
+
+int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t layer, const qk_step *step,
+                  const float *query, float *out) {
+  if (!team || !model || !kv || !step || !query || !out) return QK_ERROR_ARGUMENT;
+  if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
+  if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
+  try {
+    const TokenSlots slots(*step);
+    const int32_t window = model->layers[layer].window;
+    const AttentionPlan plan(*model, *step, slots, window, nullptr, team->team.size());
+    float *memory = static_cast<float *>(team->step.reserve(sizeof(float) * plan.num_floats()));
+    if (!memory) return QK_ERROR_MEMORY;
+    const Attention attention = {slots_of(*model, *kv, layer), model->num_heads, window, model->attention_softcap,
+                                 kv->query_factor, query, out};
+    plan.run(team->team, *current_isa().step, attention, memory);
+    return 0;
+  } catch (const std::bad_alloc &) {
+    return QK_ERROR_MEMORY;
+  }
+}

@@ -1,0 +1,59 @@
+#include "step_memory.h"
+
+namespace quire {
+namespace {
+
+// Gives out parts of a block one after the other; with no block it only adds up what is needed.
+class Parts {
+ public:
+  explicit Parts(void *memory) : memory_(static_cast<char *>(memory)) {}
+  void *bytes(size_t size) {
+    void *part = memory_ ? memory_ + used_ : nullptr;
+    used_ += (size + 63) / 64 * 64;
+    return part;
+  }
+  float *floats(size_t rows, int64_t width) {
+    return static_cast<float *>(bytes(sizeof(float) * rows * static_cast<size_t>(width)));
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char *memory_;
+  size_t used_ = 0;
+};
+
+void take_all(Parts *parts, const qk_model &model, int32_t num_rows, size_t attention_floats, StepMemory *memory) {
+  const size_t rows = static_cast<size_t>(num_rows);
+  const int64_t queries = int64_t{model.num_heads} * model.head_dim;
+  const int64_t keys = int64_t{model.num_kv_heads} * model.head_dim;
+  memory->x = parts->floats(rows, model.hidden_size);
+  memory->normed = parts->floats(rows, model.hidden_size);
+  memory->added = parts->floats(rows, model.hidden_size);
+  memory->query = parts->floats(rows, queries);
+  memory->key = parts->floats(rows, keys);
+  memory->value = parts->floats(rows, keys);
+  memory->attended = parts->floats(rows, queries);
+  memory->gate = parts->floats(rows, model.mlp_size);
+  memory->up = parts->floats(rows, model.mlp_size);
+  const size_t angles = rows * static_cast<size_t>(model.num_ropes);
+  memory->cosine = parts->floats(angles, model.rotary_dim / 2);
+  memory->sine = parts->floats(angles, model.rotary_dim / 2);
+  memory->attention = parts->floats(attention_floats, 1);
+  memory->hidden_inputs = parts->bytes(inputs_bytes(num_rows, model.hidden_size));
+  memory->attended_inputs = parts->bytes(inputs_bytes(num_rows, static_cast<int32_t>(queries)));
+  memory->mlp_inputs = parts->bytes(inputs_bytes(num_rows, model.mlp_size));
+}
+
+}  // namespace
+
+bool lay_out(Buffer *buffer, const qk_model &model, int32_t num_rows, size_t attention_floats, StepMemory *memory) {
+  Parts needed(nullptr);
+  take_all(&needed, model, num_rows, attention_floats, memory);
+  void *block = buffer->reserve(needed.used());
+  if (!block) return false;
+  Parts parts(block);
+  take_all(&parts, model, num_rows, attention_floats, memory);
+  return true;
+}
+
+}  // namespace quire

@@ -1,0 +1,27 @@
+// Where a step's numbers lie between its parts.
+#ifndef QUIRE_STEP_MEMORY_H
+#define QUIRE_STEP_MEMORY_H
+
+#include "internal.h"
+
+namespace quire {
+
+// All float arrays are (T, width), contiguous.
+struct StepMemory {
+  float *x;               // hidden: the residual stream
+  float *normed;          // hidden: what a norm made of it
+  float *added;           // hidden: what attention or MLP add to it
+  float *query, *key, *value;
+  float *attended;        // heads * head_dim
+  float *gate, *up;       // mlp
+  float *cosine, *sine;   // (ropes, T, rotary_dim / 2)
+  float *attention;       // for AttentionPlan::run
+  void *hidden_inputs, *attended_inputs, *mlp_inputs;  // rounded rows
+};
+
+// Take all of it from the buffer. False: there is no memory.
+bool lay_out(Buffer *buffer, const qk_model &model, int32_t num_rows, size_t attention_floats, StepMemory *memory);
+
+}  // namespace quire
+
+#endif
