@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import nn
 
 from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
@@ -88,7 +89,14 @@ def load_parts(
     began = time.perf_counter()
     device = _choose_device(config.device)
     _set_threads(config.num_threads)
-    loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
+    loaded = load(
+        path,
+        device=device,
+        dtype=config.dtype,
+        backend=config.backend,
+        num_threads=torch.get_num_threads(),
+        on_progress=_scaled(on_progress),
+    )
     model = _make_model(loaded, path)
     attention, reason = _choose_attention(config, device)
     kv = make_kv(model, loaded, attention, config, device, _last_stretch(on_progress))
@@ -98,7 +106,10 @@ def load_parts(
     context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
-        backend=reason,
+        backend=_describe_backend(model, reason),
+        compute_path=model.path_name,
+        kernels=_describe_kernels(model),
+        num_threads=torch.get_num_threads(),
         device=device,
         load_ms=(time.perf_counter() - began) * 1000,
         kv_scheme=kv.tensors.scheme.name,
@@ -122,11 +133,27 @@ def load_parts(
 
 
 def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:
-    from inference.model.bridge import TransformersBridge  # transformers: a second and more
+    if not isinstance(loaded.model, nn.Module):
+        return loaded.model
+    from inference.model.bridge import TransformersBridge  # transformers: seconds
     from inference.model.linear import use_fast_linear
 
-    layers = use_fast_linear(loaded.module)
-    return TransformersBridge(loaded.module, path, has_fast_rows=bool(layers))
+    layers = use_fast_linear(loaded.model)
+    return TransformersBridge(loaded.model, path, has_fast_rows=bool(layers))
+
+
+def _describe_backend(model: LanguageModel, attention: str) -> str:
+    """What computes the model, for people."""
+    if model.path_name == "fast":
+        return f"Quire's kernels ({model.kernels})"
+    return attention
+
+
+def _describe_kernels(model: LanguageModel) -> str:
+    """What computes, in a word or two."""
+    if model.path_name == "torch" and model.device.type == "cpu":
+        return "compatibility kernels"
+    return model.kernels
 
 
 def _verify(loaded: LoadedModel, model: LanguageModel, runner: Runner, path: Path) -> None:

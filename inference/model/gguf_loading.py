@@ -7,8 +7,9 @@ its place: the peak is the finished weights, one tensor, and the mapped pages.
 
 import importlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.model.progress import LoadReporter
 
 _MAX_WORKERS = 8
+K = TypeVar("K")
+T = TypeVar("T")
 _DAMAGED = "Download the file again, or another one."
 
 
@@ -94,10 +97,12 @@ def fill_weights(
         for name, parameter in module.named_parameters(remove_duplicate=False)
         if not (is_tied and name == "lm_head.weight")
     }
-    _check_tensors(shapes, plan, file)
+    check_tensors(
+        {plan.source(name).tensor_name: shape for name, shape in shapes.items()}, plan, file
+    )
     total = sum(tensor.num_bytes for tensor in file.tensors.values())
     done = 0
-    for name, weight in _read_weights(list(shapes), plan, file, dtype):
+    for name, weight in unpacked(list(shapes), lambda name: _read_weight(name, plan, file, dtype)):
         _assign(module, name, weight.to(device))
         tensor = file.tensors[plan.source(name).tensor_name]
         file.release(tensor.name)
@@ -112,10 +117,19 @@ def fill_weights(
             )
 
 
-def _check_tensors(shapes: dict[str, tuple[int, ...]], plan: GgufPlan, file: GgufFile) -> None:
-    used = set()
-    for name, shape in shapes.items():
-        tensor_name = plan.source(name).tensor_name
+def check_tensors(shapes: Mapping[str, tuple[int, ...]], plan: GgufPlan, file: GgufFile) -> None:
+    """Make sure that a file has the tensors that a model needs, and none that has no use.
+
+    Args:
+        shapes: Of the tensors that are needed, by the file's names.
+        plan: Knows which others may be there.
+        file: The file.
+
+    Raises:
+        ModelFileError: A tensor is missing or has another shape.
+        UnsupportedModelError: One has no use.
+    """
+    for tensor_name, shape in shapes.items():
         tensor = file.tensors.get(tensor_name)
         if tensor is None:
             raise ModelFileError(
@@ -128,9 +142,8 @@ def _check_tensors(shapes: dict[str, tuple[int, ...]], plan: GgufPlan, file: Ggu
                 f"{shape}.",
                 hint=_DAMAGED,
             )
-        used.add(tensor_name)
     for tensor_name in file.tensors:
-        if tensor_name not in used and not plan.is_known_tensor(tensor_name):
+        if tensor_name not in shapes and not plan.is_known_tensor(tensor_name):
             raise UnsupportedModelError(
                 file.path,
                 f"The tensor {tensor_name!r} has no place in a {plan.architecture} model as Quire "
@@ -139,28 +152,26 @@ def _check_tensors(shapes: dict[str, tuple[int, ...]], plan: GgufPlan, file: Ggu
             )
 
 
-def _read_weights(
-    names: list[str], plan: GgufPlan, file: GgufFile, dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """Unpack tensors on a few threads, each with operators of one thread.
+def unpacked(keys: Sequence[K], read: Callable[[K], T]) -> Iterator[tuple[K, T]]:
+    """Read weights on a few threads, each with operators of one thread; in order.
 
     torch's own threads wait for each other after every operator: with another busy program on the
     machine that was seen to take 7 s instead of 0.4 s for 135 million weights.
     """
     num_threads = torch.get_num_threads()
     num_workers = max(1, min(num_threads, _MAX_WORKERS))
-    pending: deque[tuple[str, Future[Tensor]]] = deque()
+    pending: deque[tuple[K, Future[T]]] = deque()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(num_workers, thread_name_prefix="unpack") as pool:
-            for name in names:
-                pending.append((name, pool.submit(_read_weight, name, plan, file, dtype)))
+            for key in keys:
+                pending.append((key, pool.submit(read, key)))
                 if len(pending) > 2 * num_workers:
-                    name, future = pending.popleft()
-                    yield name, future.result()
+                    key, future = pending.popleft()
+                    yield key, future.result()
             while pending:
-                name, future = pending.popleft()
-                yield name, future.result()
+                key, future = pending.popleft()
+                yield key, future.result()
     finally:
         torch.set_num_threads(num_threads)
 
@@ -202,7 +213,7 @@ def _add_longrope_factors(values: dict[str, object], file: GgufFile) -> None:
     rope = values.get("rope_parameters")
     if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
         long, short = (
-            _factors(file, name).tolist() for name in (ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT)
+            rope_factors(file, name).tolist() for name in (ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT)
         )
         values["rope_parameters"] = {**rope, "long_factor": long, "short_factor": short}
 
@@ -211,7 +222,7 @@ def _apply_rope_freqs(module: nn.Module, file: GgufFile) -> None:
     """Divide the rotary frequencies by the file's factors (how GGUF stores Llama 3's scaling)."""
     if ROPE_FREQS not in file.tensors:
         return
-    factors = _factors(file, ROPE_FREQS)
+    factors = rope_factors(file, ROPE_FREQS)
     rotary = [part for part in module.modules() if hasattr(part, "inv_freq")]
     for part in rotary:
         for name in ("inv_freq", "original_inv_freq"):
@@ -230,7 +241,12 @@ def _apply_rope_freqs(module: nn.Module, file: GgufFile) -> None:
         )
 
 
-def _factors(file: GgufFile, name: str) -> Tensor:
+def rope_factors(file: GgufFile, name: str) -> Tensor:
+    """The numbers of a tensor of factors for the rotary embedding, float32.
+
+    Raises:
+        ModelFileError: It is missing, or holds numbers that cannot be.
+    """
     tensor = file.tensors.get(name)
     if tensor is None:
         raise ModelFileError(file.path, f"The tensor {name!r} is missing.", hint=_DAMAGED)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from torch import nn
 
-from inference.config import DtypeName
-from inference.errors import ChatTemplateError
+from inference.config import BackendName, DtypeName
+from inference.errors import ChatTemplateError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
 from inference.model import folder_loading, gguf_loading
+from inference.model.base import LanguageModel
 from inference.model.gguf_models import plan_model
+from inference.model.gguf_paths import Wish, make_gguf_model
 from inference.model.memory import choose_dtype
 from inference.model.progress import LoadReporter, ProgressCallback
 from inference.text.chat_template import ChatTemplate
@@ -36,7 +38,8 @@ class LoadedModel:
     """A model in memory, ready to run.
 
     Attributes:
-        module: A causal model of transformers in eval mode, on its device.
+        model: On its device: a causal model of transformers in eval mode, for the bridge, or one that
+            is ready to run.
         tokenizer: Its tokenizer.
         chat_template: How it wants chats written; None if it has none.
         name: For people.
@@ -48,7 +51,7 @@ class LoadedModel:
         fingerprint: Names weights and compute type; the same in every process.
     """
 
-    module: nn.Module
+    model: "nn.Module | LanguageModel"
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     name: str
@@ -59,12 +62,25 @@ class LoadedModel:
     model_context_tokens: int
     fingerprint: bytes
 
+    @property
+    def module(self) -> nn.Module:
+        """The model of transformers.
+
+        Raises:
+            TypeError: It is computed another way.
+        """
+        if not isinstance(self.model, nn.Module):
+            raise TypeError("this model is none of transformers")
+        return self.model
+
 
 def load_model(
     path: Path | str,
     *,
     device: str = "cpu",
     dtype: DtypeName = "auto",
+    backend: BackendName = "bridge",
+    num_threads: int = 1,
     on_progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Load a model onto a device.
@@ -73,18 +89,22 @@ def load_model(
         path: A .gguf file, or a folder with config.json, tokenizer.json and safetensors.
         device: A torch device: "cpu", "cuda", "cuda:1", "mps", "xpu".
         dtype: Type of weights and activations; "auto" chooses for device and free memory.
+        backend: What is to compute it; see `EngineConfig`.
+        num_threads: CPU threads of a step, where our kernels compute.
         on_progress: Called in this thread with fractions that never fall, the last one 1.0.
 
     Raises:
         ModelFileError: The file or folder is not sound; names it and the reason.
-        UnsupportedModelError: It is sound, but of a kind that is not known.
+        UnsupportedModelError: It is sound, but of a kind that is not known, or not by this backend.
         NotEnoughMemoryError: The weights do not fit.
     """
     path = Path(path)
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
-    load = _load_folder if path.is_dir() else _load_gguf
-    loaded = load(path, device, dtype, reporter)
+    if path.is_dir():
+        loaded = _load_folder(path, device, dtype, backend, reporter)
+    else:
+        loaded = _load_gguf(path, Wish(device, dtype, backend, num_threads), reporter)
     logger.info(
         "loaded %s (%s, %.0f million weights) in %.1f s",
         loaded.architecture,
@@ -96,9 +116,7 @@ def load_model(
     return loaded
 
 
-def _load_gguf(
-    path: Path, device: str, dtype_name: DtypeName, reporter: LoadReporter
-) -> LoadedModel:
+def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
     reporter.begin("Reading the file", until=0.05)
     with GgufFile.read(path) as file:
         plan = plan_model(file)
@@ -108,31 +126,33 @@ def _load_gguf(
             for name, tensor in file.tensors.items()
             if not plan.is_known_tensor(name)
         )
-        dtype = choose_dtype(dtype_name, device, num_parameters)
         reporter.begin("Reading the vocabulary", until=0.15)
         tokenizer = tokenizer_from_metadata(file.metadata, path)
         template = _chat_template(file.metadata.get("tokenizer.chat_template"), tokenizer)
-        reporter.begin("Preparing the model", until=0.5)
-        module = gguf_loading.build_module(plan, file, dtype)
-        reporter.begin("Loading weights", until=1.0)
-        gguf_loading.fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
+        made = make_gguf_model(plan, file, num_parameters, wish, reporter)
         return LoadedModel(
-            module=module,
+            model=made.model,
             tokenizer=tokenizer,
             chat_template=template,
             name=_file_name(path, file.metadata.get("general.name")),
             architecture=plan.architecture,
             quantization=gguf_loading.describe_quantization(file),
             num_parameters=num_parameters,
-            weights_bytes=num_parameters * dtype.itemsize,
+            weights_bytes=made.weights_bytes,
             model_context_tokens=int(str(plan.config["max_position_embeddings"])),
-            fingerprint=file.fingerprint() + str(dtype).encode(),
+            fingerprint=file.fingerprint() + made.arithmetic.encode(),
         )
 
 
 def _load_folder(
-    path: Path, device: str, dtype_name: DtypeName, reporter: LoadReporter
+    path: Path, device: str, dtype_name: DtypeName, backend: BackendName, reporter: LoadReporter
 ) -> LoadedModel:
+    if backend not in ("auto", "bridge"):
+        raise UnsupportedModelError(
+            path,
+            f"A folder cannot be computed by the backend {backend!r} yet.",
+            hint="Choose the backend auto or bridge.",
+        )
     reporter.begin("Reading the folder", until=0.05)
     folder = check_folder(path)
     model_type = folder_loading.check_config(folder)
@@ -145,7 +165,7 @@ def _load_folder(
     )
     parameters = list(module.parameters())  # a tied weight is listed once
     return LoadedModel(
-        module=module,
+        model=module,
         tokenizer=tokenizer,
         chat_template=template,
         name=folder_loading.folder_name(path),

@@ -64,7 +64,7 @@ def make_loaded(
     tokenizer = make_tokenizer(eos_ids=eos_ids)
     module: PreTrainedModel = make_module(family, seed=seed)
     return LoadedModel(
-        module=module,
+        model=module,
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, "<s>", "</s>"),
         name="Tiny",

@@ -1,0 +1,213 @@
+"""A model that our CPU kernels compute: a whole step in one call. Engine thread only.
+
+Here Python fills in the structures that the kernels read, and keeps alive what they point to.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from inference.attention.base import AttentionBackend, Span
+from inference.kernels import structures as c
+from inference.kernels.library import Kernels, Team
+from inference.kv_cache.schemes import LayerGeometry
+from inference.kv_cache.tensors import KvTensors
+from inference.model.base import PathName
+from inference.model.packed_weights import PackedWeights
+from inference.model.spec import ModelSpec, Role, RopeSpec, WeightKey
+from inference.model.step import Chunk, lay_out
+
+_MATRICES: tuple[Role, ...] = ("query", "key", "value", "output", "gate", "up", "down")
+_KV_SCHEMES = {
+    "fp32": c.KvScheme.F32,
+    "fp16": c.KvScheme.F16,
+    "bf16": c.KvScheme.BF16,
+    "int8": c.KvScheme.INT8,
+    "int4": c.KvScheme.INT4,
+}
+_ACTIVATIONS = {"silu": c.Activation.SILU, "gelu_tanh": c.Activation.GELU_TANH}
+_NORMS = {
+    "none": c.QueryKeyNorm.NONE,
+    "head": c.QueryKeyNorm.HEAD,
+    "whole": c.QueryKeyNorm.WHOLE,
+}
+
+
+class NativeModel:
+    """A decoder-only model with packed weights.
+
+    Attributes:
+        geometry: What each layer stores per token.
+        dtype: Type of keys and queries, as the model computes them.
+        vocab_size: V, length of the logits.
+        stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        config_text: All that its values depend on beside weights and text.
+        device: The CPU.
+        kernels: The instruction set.
+    """
+
+    path_name: PathName = "fast"
+    dtype = torch.float32
+    device = torch.device("cpu")
+
+    def __init__(
+        self, spec: ModelSpec, weights: PackedWeights, kernels: Kernels, *, num_threads: int
+    ) -> None:
+        """Join a model, its weights and a team of threads.
+
+        Args:
+            spec: What to compute.
+            weights: All of its weights.
+            kernels: Compute it.
+            num_threads: Threads of a step.
+        """
+        self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
+        self.vocab_size = spec.vocab_size
+        self.stable_context_tokens = spec.stable_context_tokens
+        # Inputs of products are rounded here: keys and values are not those of other paths.
+        self.config_text = f"native 1: {spec!r}"
+        self.kernels = kernels.isa
+        self._calls = kernels
+        self._team = kernels.new_team(num_threads)
+        self._weights = weights
+        self._ropes, self._angles = _ropes(spec.ropes)
+        self._layers = (c.Layer * spec.num_layers)(
+            *(_layer(spec, index, weights) for index in range(spec.num_layers))
+        )
+        self._model = c.Model(
+            num_layers=spec.num_layers,
+            hidden_size=spec.hidden_size,
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            mlp_size=spec.mlp_size,
+            vocab_size=spec.vocab_size,
+            rotary_dim=spec.rotary_dim,
+            activation=_ACTIVATIONS[spec.activation],
+            query_key_norm=_NORMS[spec.query_key_norm],
+            norm_epsilon=spec.norm_epsilon,
+            embedding_scale=spec.embedding_scale,
+            residual_scale=spec.residual_scale,
+            attention_scale=spec.attention_scale,
+            logit_scale=spec.logit_scale,
+            attention_softcap=spec.attention_softcap or 0.0,
+            logit_softcap=spec.logit_softcap or 0.0,
+            num_ropes=len(spec.ropes),
+            ropes=ctypes.addressof(self._ropes),
+            layers=ctypes.addressof(self._layers),
+            embedding=weights.matrices[WeightKey("embedding")].structure,
+            head=weights.matrices[WeightKey("head")].structure,
+            final_norm=weights.vectors[WeightKey("final_norm")].ctypes.data,
+        )
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a step."""
+        return self._team.size
+
+    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> "NativeRunner":
+        """See `LanguageModel`; the kernels attend themselves."""
+        return NativeRunner(self, kv, self._calls, self._team)
+
+    @property
+    def structure(self) -> c.Model:
+        """What the kernels read; valid as long as this model."""
+        return self._model
+
+
+class NativeRunner:
+    """A native model with its KV memory; a `Runner`.
+
+    Attributes:
+        kv: The memory of the blocks.
+        device: The CPU.
+    """
+
+    device = NativeModel.device
+
+    def __init__(self, model: NativeModel, kv: KvTensors, kernels: Kernels, team: Team) -> None:
+        self.kv = kv
+        self._model = model
+        self._kernels = kernels
+        self._team = team
+        self._kv_layers = (c.KvLayer * len(kv.layers))(
+            *(_kv_layer(kv, n) for n in range(len(kv.layers)))
+        )
+        rotation = kv.scheme.rotation_factors(kv.geometry[0].head_dim)
+        stored_factor, query_factor = rotation or (0.0, 0.0)
+        planes = kv.layers[0].planes
+        self._kv = c.Kv(
+            scheme=_KV_SCHEMES[kv.scheme.name],
+            value_groups=planes[-1].shape[-1] if kv.scheme.name == "int4" else 0,
+            num_slots=kv.num_blocks * kv.block_size,
+            stored_factor=stored_factor,
+            query_factor=query_factor,
+            layers=ctypes.addressof(self._kv_layers),
+        )
+
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """See `Runner`."""
+        step = lay_out(chunks, self.kv)
+        logits = torch.empty(len(step.keep), self._model.vocab_size)
+        token_ids = np.array(step.token_ids, dtype=np.int32)
+        positions = np.array(step.positions, dtype=np.int32)
+        slots = np.array(step.slots, dtype=np.int64)
+        keep = np.array(step.keep, dtype=np.int32)
+        extents = [_extents(span) for span in step.spans]
+        spans = (c.Span * len(step.spans))(
+            *(
+                c.Span(span.row, span.num_rows, span.start, len(pairs), pairs.ctypes.data)
+                for span, pairs in zip(step.spans, extents, strict=True)
+            )
+        )
+        call = c.Step(
+            num_rows=len(token_ids),
+            num_spans=len(spans),
+            num_keep=len(keep),
+            token_ids=token_ids.ctypes.data,
+            positions=positions.ctypes.data,
+            slots=slots.ctypes.data,
+            spans=ctypes.addressof(spans),
+            keep=keep.ctypes.data,
+            logits=logits.data_ptr(),
+            cancel=None,
+        )
+        self._kernels.forward(self._team, self._model.structure, self._kv, call)
+        return logits
+
+
+def _extents(span: Span) -> npt.NDArray[np.int64]:
+    return np.array(span.extents, dtype=np.int64)
+
+
+def _kv_layer(kv: KvTensors, index: int) -> c.KvLayer:
+    layer = c.KvLayer()
+    for place, plane in enumerate(kv.layers[index].planes):
+        layer.planes[place] = plane.data_ptr()
+    return layer
+
+
+def _layer(spec: ModelSpec, index: int, weights: PackedWeights) -> c.Layer:
+    values: dict[str, object] = {
+        role: weights.matrices[WeightKey(role, index)].structure for role in _MATRICES
+    }
+    for role in spec.layer_roles:
+        if role not in _MATRICES:
+            values[role] = weights.vectors[WeightKey(role, index)].ctypes.data
+    layer = spec.layers[index]
+    return c.Layer(**values, window=layer.window or 0, rope_index=layer.rope_index)
+
+
+def _ropes(ropes: Sequence[RopeSpec]) -> tuple[ctypes.Array[c.Rope], list[npt.NDArray[np.float32]]]:
+    angles = [np.array(rope.inverse_frequencies, dtype=np.float32) for rope in ropes]
+    structures = (c.Rope * len(ropes))(
+        *(
+            c.Rope(each.ctypes.data, rope.factor, 0)
+            for each, rope in zip(angles, ropes, strict=True)
+        )
+    )
+    return structures, angles
