@@ -30,6 +30,7 @@ LIBRARY = Path("inference", "kernels", f"quire_kernels{SUFFIX}")
 # One file per instruction set. A compiler that refuses the flags gets none: the file is empty then.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
+AVX512 += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # in GCC's own headers
 FLAGS = {
     "isa_avx2": AVX2,
     "isa_avxvnni": [*AVX2, "-mavxvnni"],
@@ -43,7 +44,7 @@ MSVC_FLAGS = {
 }
 # Without contraction, or what is computed would depend on what the compiler inlines.
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
-COMMON += ["-fno-math-errno", "-pthread", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
+COMMON += ["-fno-math-errno", "-pthread", "-Wall", "-Wextra"]
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=undefined"]
 MSVC_COMMON = ["/nologo", "/std:c++17", "/O2", "/EHsc", "/MD", "/fp:precise"]

@@ -1,0 +1,1 @@
+"""The CPU kernels and how Python calls them. Imports nothing by itself."""

@@ -1,0 +1,238 @@
+"""The CPU kernels in C++, called through ctypes. Any thread; no torch.
+
+The library is built when Quire is installed (packaging/build_kernels.py) and may be missing: then
+everything works with torch alone. The environment variable QUIRE_KERNELS says otherwise:
+`off` for no kernels, or the name of an instruction set (`avx512vnni`, `avxvnni`, `avx2`, `neon`,
+`portable`) to use that one. ctypes lets go of the interpreter lock during each call.
+"""
+
+import ctypes
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from inference.kernels.structures import ALL_STRUCTURES, Kv, Matrix, MatrixType, Model, Step
+
+ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
+ABI_VERSION = 1
+ALIGNMENT = 64  # of packed data, in bytes
+CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
+
+_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+LIBRARY_PATH = Path(__file__).with_name(f"quire_kernels{_SUFFIX}")
+
+
+class KernelError(RuntimeError):
+    """A call was refused: a size, type or pointer that cannot be, or no memory."""
+
+
+class Team:
+    """Threads that share the work of the calls they are given to, one call at a time.
+
+    Attributes:
+        size: Threads, the caller's among them.
+        handle: For the calls of `Kernels`.
+    """
+
+    def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
+        """Start the threads; they sleep until a call.
+
+        Raises:
+            KernelError: There can be no such team.
+        """
+        handle = library.qk_team_new(num_threads)
+        if not handle:
+            raise KernelError(f"no team of {num_threads} threads could be made")
+        self.handle: int = handle
+        self.size = num_threads
+        self._finalizer = weakref.finalize(self, library.qk_team_free, handle)
+
+    def close(self) -> None:
+        """End the threads; not while a call uses them. Also done when nobody holds the team."""
+        self._finalizer()
+        self.handle = 0
+
+
+class Kernels:
+    """The functions of one loaded library. Addresses are whole numbers (`array.ctypes.data`)."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Take a library whose version has been checked."""
+        self._library = library
+        self.panel_rows: int = library.qk_panel_rows()
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        name: bytes = self._library.qk_isa()
+        return name.decode()
+
+    def set_isa(self, name: str) -> bool:
+        """Use another instruction set, if this processor has it. Not while a call runs."""
+        return bool(self._library.qk_set_isa(name.encode()) == 0)
+
+    def new_team(self, num_threads: int) -> Team:
+        """Start a team.
+
+        Raises:
+            KernelError: There can be no such team.
+        """
+        return Team(self._library, num_threads)
+
+    def file_row_bytes(self, kind: MatrixType, num_columns: int) -> int:
+        """Bytes of one row in a GGUF file; 0 if the type has no rows of this size."""
+        return int(self._library.qk_file_row_bytes(kind, num_columns))
+
+    def packed_bytes(self, kind: MatrixType, num_rows: int, num_columns: int) -> int:
+        """Bytes of a packed matrix; 0 if the type has no matrix of this size."""
+        return int(self._library.qk_packed_bytes(kind, num_rows, num_columns))
+
+    def pack(self, matrix: Matrix, first_row: int, row_addresses: Sequence[int]) -> None:
+        """Pack rows from `first_row` on into the matrix's memory; threads may share a matrix.
+
+        Args:
+            matrix: Its data has `packed_bytes`, aligned to `ALIGNMENT`.
+            first_row: A multiple of `panel_rows`.
+            row_addresses: Where each row lies, as in the file. A multiple of `panel_rows` of them,
+                unless they reach the matrix's end.
+
+        Raises:
+            KernelError: A size that cannot be.
+        """
+        count = len(row_addresses)
+        rows = (c_void_p * count)(*row_addresses)
+        _check(
+            self._library.qk_pack(
+                matrix.type,
+                matrix.num_rows,
+                matrix.num_columns,
+                matrix.data,
+                first_row,
+                count,
+                ctypes.cast(rows, c_void_p),
+            )
+        )
+
+    def unpack_row(self, matrix: Matrix, row: int, out: int) -> None:
+        """Write one row as float32 to the address `out`.
+
+        Raises:
+            KernelError: There is no such row.
+        """
+        _check(self._library.qk_unpack_row(byref(matrix), row, out))
+
+    def matmul(
+        self, team: Team, matrix: Matrix, x: int, num_x: int, x_stride: int, y: int, y_stride: int
+    ) -> None:
+        """Compute y = x W^T in float32; x (num_x, columns), y (num_x, rows), strides in floats.
+
+        Raises:
+            KernelError: A size that cannot be, or no memory.
+        """
+        _check(self._library.qk_matmul(team.handle, byref(matrix), x, num_x, x_stride, y, y_stride))
+
+    def forward(self, team: Team, model: Model, kv: Kv, step: Step) -> bool:
+        """Compute a step; false if it was told to stop.
+
+        Raises:
+            KernelError: A size that cannot be, or no memory.
+        """
+        status = self._library.qk_forward(team.handle, byref(model), byref(kv), byref(step))
+        if status == CANCELLED:
+            return False
+        _check(status)
+        return True
+
+
+def load_kernels() -> Kernels | None:
+    """The kernels of this machine, the same each time; None if there are none (`why_no_kernels`)."""
+    found = _load()
+    return None if isinstance(found, str) else found
+
+
+def why_no_kernels() -> str:
+    """Why `load_kernels` gives None, for people; empty if it does not."""
+    found = _load()
+    return found if isinstance(found, str) else ""
+
+
+@cache
+def _load() -> Kernels | str:
+    wanted = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if wanted == "off":
+        return f"{ENVIRONMENT_VARIABLE} is off"
+    return open_library(LIBRARY_PATH, wanted)
+
+
+def open_library(path: Path, isa: str = "") -> Kernels | str:
+    """Load one library and check that it is of this version.
+
+    Args:
+        path: The file.
+        isa: The instruction set to use; empty for the best.
+
+    Returns:
+        The kernels, or why they cannot be used.
+    """
+    if not path.exists():
+        return "the kernels were not built (there was no C++ compiler when Quire was installed)"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the kernels cannot be loaded: {error}"
+    try:
+        _declare(library)
+    except AttributeError as error:
+        return f"the kernels are of another version: {error}"
+    sizes = tuple(library.qk_struct_bytes(index) for index in range(len(ALL_STRUCTURES)))
+    if library.qk_abi_version() != ABI_VERSION or sizes != tuple(
+        map(ctypes.sizeof, ALL_STRUCTURES)
+    ):
+        return "the kernels are of another version: install Quire again"
+    kernels = Kernels(library)
+    if isa and not kernels.set_isa(isa):
+        return f"{ENVIRONMENT_VARIABLE} is {isa}, which this processor does not have"
+    return kernels
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Say what the functions take and give.
+
+    Raises:
+        AttributeError: The library lacks one.
+    """
+    matrix = POINTER(Matrix)
+    address = c_void_p
+    functions: dict[str, tuple[object, list[object]]] = {
+        "qk_abi_version": (c_int32, []),
+        "qk_struct_bytes": (c_int64, [c_int32]),
+        "qk_isa": (c_char_p, []),
+        "qk_set_isa": (c_int32, [c_char_p]),
+        "qk_team_new": (c_void_p, [c_int32]),
+        "qk_team_free": (None, [c_void_p]),
+        "qk_team_size": (c_int32, [c_void_p]),
+        "qk_file_row_bytes": (c_int64, [c_int32, c_int32]),
+        "qk_packed_bytes": (c_int64, [c_int32, c_int32, c_int32]),
+        "qk_panel_rows": (c_int32, []),
+        "qk_pack": (c_int32, [c_int32, c_int32, c_int32, address, c_int32, c_int32, address]),
+        "qk_unpack_row": (c_int32, [matrix, c_int32, address]),
+        "qk_matmul": (c_int32, [address, matrix, address, c_int32, c_int64, address, c_int64]),
+        "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
+    }
+    for name, (result, arguments) in functions.items():
+        if name == "qk_forward" and not hasattr(library, name):
+            continue
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+
+
+def _check(status: int) -> None:
+    if status == -2:
+        raise KernelError("no memory for the kernels' scratch space")
+    if status:
+        raise KernelError("the kernels refused a size, a type or a pointer")
