@@ -109,6 +109,7 @@ _GEMMA: dict[str, object] = {
 }
 _GEMMA_2: dict[str, object] = {
     **_GEMMA,
+    "num_key_value_heads": 4,
     "hidden_activation": "gelu_pytorch_tanh",
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
@@ -142,7 +143,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gemma": Family(
         "GemmaForCausalLM",
-        {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"},
+        {**_GEMMA, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh"},
         adds_one_to_norms=True,
         scales_embedding=True,
     ),

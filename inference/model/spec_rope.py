@@ -43,16 +43,20 @@ def make_rope(
     size = int(head_dim * values.number("partial_rotary_factor", 1.0))
     if not 0 < size <= head_dim or size % 2:
         raise UnsupportedSpecError(f"rotary embedding over {size} of {head_dim} numbers")
-    base = values.number("rope_theta")
+    if divisors is not None and len(divisors) != size // 2:
+        raise UnsupportedSpecError("rotary factors of another length")
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    wavelengths = np.array([math.pow(base, e) for e in exponents.tolist()], dtype=np.float32)
-    frequencies, factor = variant(values, wavelengths, context_tokens)
-    if divisors is not None:
-        if len(divisors) != len(frequencies):
-            raise UnsupportedSpecError("rotary factors of another length")
-        frequencies /= np.array(divisors, dtype=np.float32)
-    if not np.isfinite(frequencies).all():
-        raise UnsupportedSpecError("rotary frequencies that are no numbers")
+    base = values.number("rope_theta")
+    try:
+        with np.errstate(all="ignore"):
+            wavelengths = np.array([math.pow(base, e) for e in exponents.tolist()], np.float32)
+            frequencies, factor = variant(values, wavelengths, context_tokens)
+            if divisors is not None:
+                frequencies /= np.array(divisors, dtype=np.float32)
+    except (ZeroDivisionError, ValueError) as error:
+        raise UnsupportedSpecError("rotary parameters that cannot be") from error
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise UnsupportedSpecError("rotary parameters that cannot be")
     return RopeSpec(tuple(frequencies.tolist()), factor)
 
 
@@ -77,12 +81,15 @@ def _llama3(values: SpecValues, wavelengths: _Floats, context: int) -> tuple[_Fl
     plain = np.float32(1.0) / wavelengths
     factor = np.float32(values.number("factor"))
     low, high = values.number("low_freq_factor"), values.number("high_freq_factor")
+    if high <= low:
+        raise UnsupportedSpecError("rotary parameters that cannot be")
     original = values.integer("original_max_position_embeddings", context)
-    turns = np.float32(2 * math.pi) / plain  # tokens of one whole turn
+    one = np.float32(1)  # torch divides a number by a tensor as number * (1 / tensor)
+    turns = one / plain * np.float32(2 * math.pi)  # tokens of one whole turn
     slow, fast = original / low, original / high
     divided = np.where(turns > slow, plain / factor, plain)
-    share = (np.float32(original) / turns - np.float32(low)) / np.float32(high - low)
-    mixed = (np.float32(1) - share) * divided / factor + share * divided
+    share = (one / turns * np.float32(original) - np.float32(low)) / np.float32(high - low)
+    mixed = (one - share) * divided / factor + share * divided
     is_between = ~(turns < fast) & ~(turns > slow)
     return np.where(is_between, mixed, divided), 1.0
 

@@ -1,0 +1,138 @@
+"""Where weights come from: every tensor of a folder or file has its place, in the right order."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference.formats.gguf import GgufFile
+from inference.model.decoder_weights import take_weights
+from inference.model.gguf_models import FAMILIES as GGUF_FAMILIES
+from inference.model.gguf_models import plan_model
+from inference.model.spec import ModelSpec, Role, WeightKey
+from inference.model.spec_configs import spec_from_gguf
+from inference.model.spec_families import FAMILIES
+from inference.model.spec_weights import WeightSource, folder_sources, gguf_sources
+from tests.inference.gguf_files import write_twin
+from tests.inference.gguf_twins import (
+    EXTRA,
+    TWINS,
+    load_module,
+    make_twin_module,
+    remake,
+    wide_config,
+)
+from tests.inference.tiny_decoders import VARIANTS, make_variant, spec_of
+
+
+def test_every_architecture_of_gguf_has_a_spec() -> None:
+    assert set(GGUF_FAMILIES) | {"mistral"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_folder_sources_use_every_parameter_once(variant: str) -> None:
+    module = make_variant(variant)
+    sources = folder_sources(spec_of(module))
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    if module.config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+        assert sources.pop(WeightKey("head")) == sources[WeightKey("embedding")]
+    used = {name: [0] * shape[0] for name, shape in shapes.items()}
+    for source in sources.values():
+        assert source.tensor_shape == shapes[source.tensor_name]
+        for row in source.rows:
+            used[source.tensor_name][row] += 1
+    assert all(count == 1 for counts in used.values() for count in counts)
+
+
+def test_fused_matrices_are_cut_where_the_parts_meet() -> None:
+    sources = folder_sources(spec_of(make_variant("phi3")))
+    fused: list[Role] = ["query", "key", "value", "gate", "up"]
+    cuts = {role: sources[WeightKey(role, 1)] for role in fused}
+    assert {role: (cut.first_row, cut.num_rows) for role, cut in cuts.items()} == {
+        "query": (0, 48), "key": (48, 16), "value": (64, 16), "gate": (0, 80), "up": (80, 80),
+    }  # fmt: skip
+    assert {cuts[role].tensor_name for role in fused[:3]} == {
+        "model.layers.1.self_attn.qkv_proj.weight"
+    }
+    assert {cuts[role].tensor_name for role in fused[3:]} == {
+        "model.layers.1.mlp.gate_up_proj.weight"
+    }
+
+
+def test_rows_in_pairs_are_read_in_halves() -> None:
+    source = WeightSource("t", (12, 4), 0, 12, paired_heads=2)
+    assert list(source.rows) == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+    tensor = torch.arange(48.0).view(12, 4)
+    key = WeightKey("query", 0)
+    taken = take_weights({key: source}, lambda name, dtype: tensor, torch.float32)
+    assert torch.equal(taken[key], tensor[list(source.rows)])
+    biases = {key: WeightSource("t", (12,), 0, 12, paired_heads=2)}
+    taken = take_weights(biases, lambda name, dtype: tensor[:, 0], torch.float32)
+    assert torch.equal(taken[key], tensor[list(source.rows), 0])
+
+
+def sources_of(
+    path: Path,
+) -> tuple[ModelSpec, dict[WeightKey, WeightSource], dict[str, tuple[int, ...]]]:
+    with GgufFile.read(path) as file:
+        plan = plan_model(file)
+        shapes = {
+            name: tensor.shape
+            for name, tensor in file.tensors.items()
+            if not plan.is_known_tensor(name)
+        }
+    spec = spec_from_gguf(plan.architecture, plan.config)
+    return spec, gguf_sources(spec, plan), shapes
+
+
+@pytest.mark.parametrize("family", TWINS)
+def test_gguf_sources_are_what_the_bridge_reads(tmp_path: Path, family: str) -> None:
+    path = write_twin(make_twin_module(family), tmp_path / "twin.gguf", extra=EXTRA.get(family))
+    spec, sources, shapes = sources_of(path)
+    for source in sources.values():
+        assert source.tensor_shape == shapes[source.tensor_name]
+    assert {source.tensor_name for source in sources.values()} == set(shapes)
+
+    with GgufFile.read(path) as file:
+        raw = {
+            name: file.tensor_data(name).view(torch.float32).view(shape).clone()
+            for name, shape in shapes.items()
+        }
+    ours = take_weights(sources, lambda name, dtype: raw[name], torch.float32)
+    bridge = load_module(path).state_dict()
+    theirs = take_weights(folder_sources(spec), lambda name, dtype: bridge[name], torch.float32)
+    assert ours.keys() == theirs.keys()
+    for key, weight in ours.items():
+        # The bridge takes one from norms and its code adds it again; that rounds.
+        atol = 1e-6 if key.role.endswith("norm") else 0
+        torch.testing.assert_close(weight, theirs[key], atol=atol, rtol=0)
+
+
+def test_gguf_sources_with_biases_and_tied_head(tmp_path: Path) -> None:
+    module = remake(wide_config(attention_bias=True, mlp_bias=True, tie_word_embeddings=True))
+    _, sources, shapes = sources_of(write_twin(module, tmp_path / "twin.gguf"))
+    assert {source.tensor_name for source in sources.values()} == set(shapes)
+    assert sources[WeightKey("head")] == sources[WeightKey("embedding")]
+    assert sources[WeightKey("query_bias", 1)].paired_heads == 4
+    assert sources[WeightKey("key_bias", 1)].paired_heads == 2
+    assert sources[WeightKey("value_bias", 1)].paired_heads == 0
+
+
+def test_each_tensor_is_read_once_and_norms_in_float32() -> None:
+    module = make_variant("phi3", dtype=torch.bfloat16)
+    tensors = module.state_dict()
+    asked: list[tuple[str, torch.dtype]] = []
+
+    def read(name: str, dtype: torch.dtype) -> Tensor:
+        asked.append((name, dtype))
+        return tensors[name].to(dtype)
+
+    weights = take_weights(folder_sources(spec_of(module)), read, torch.bfloat16)
+    names = [name for name, _ in asked]
+    assert sorted(names) == sorted(tensors)
+    assert {dtype for name, dtype in asked if "norm" in name} == {torch.float32}
+    assert {dtype for name, dtype in asked if "norm" not in name} == {torch.bfloat16}
+    fused = tensors["model.layers.0.self_attn.qkv_proj.weight"]
+    assert weights[WeightKey("query", 0)].data_ptr() == fused.data_ptr()

@@ -1,0 +1,206 @@
+"""Our decoder over the weights of tiny transformers models, with every option that a family has."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Phi3Config,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from inference.config import KvSchemeName
+from inference.formats.dequantize import dequantize
+from inference.formats.gguf import GgufFile
+from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.tensors import KvTensors
+from inference.model.decoder import TorchDecoder
+from inference.model.decoder_weights import take_weights
+from inference.model.gguf_models import plan_model
+from inference.model.runner import ModelRunner
+from inference.model.spec import ModelSpec
+from inference.model.spec_configs import (
+    ROPE_FACTORS_SHORT,
+    ROPE_FREQS,
+    spec_from_folder,
+    spec_from_gguf,
+)
+from inference.model.spec_weights import folder_sources, gguf_sources
+from tests.inference.tiny_models import VOCAB_SIZE, WINDOW, fill_with_garbage, make_attention
+
+SHAPE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_BASE = {"rope_theta": 10_000.0}
+ROPES = {
+    "linear": {**_BASE, "rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        **_BASE,
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {
+        **_BASE,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    },
+}
+_LONGROPE = {
+    **_BASE,
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.3, 1.7],
+    "long_factor": [4.0] * 4,
+}
+_WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+
+VARIANTS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**SHAPE),
+    "llama-tied": lambda: LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "llama-biases": lambda: LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama-wide-heads": lambda: LlamaConfig(**{**SHAPE, "num_key_value_heads": 1}, head_dim=16),
+    "llama-linear": lambda: LlamaConfig(**SHAPE, rope_parameters=dict(ROPES["linear"])),
+    "llama-llama3": lambda: LlamaConfig(**SHAPE, rope_parameters=dict(ROPES["llama3"])),
+    "llama-yarn": lambda: LlamaConfig(**SHAPE, rope_parameters=dict(ROPES["yarn"])),
+    "mistral": lambda: MistralConfig(**SHAPE, sliding_window=None),
+    "mistral-window": lambda: MistralConfig(**SHAPE, sliding_window=WINDOW),
+    "qwen2": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "qwen2-window": lambda: Qwen2Config(
+        **SHAPE, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2
+    ),
+    "qwen2-yarn": lambda: Qwen2Config(**SHAPE, rope_parameters=dict(ROPES["yarn"])),
+    "qwen3": lambda: Qwen3Config(**SHAPE, head_dim=16),
+    "qwen3-biases": lambda: Qwen3Config(**SHAPE, head_dim=16, attention_bias=True),
+    "gemma": lambda: GemmaConfig(**SHAPE, head_dim=16),
+    "gemma2": lambda: Gemma2Config(
+        **SHAPE,
+        **_WINDOWED,
+        head_dim=16,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=3.0,
+        query_pre_attn_scalar=24,
+    ),
+    "gemma2-no-caps": lambda: Gemma2Config(
+        **SHAPE, sliding_window=WINDOW, attn_logit_softcapping=None, final_logit_softcapping=None
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **SHAPE, **_WINDOWED, head_dim=16, query_pre_attn_scalar=24, final_logit_softcapping=30.0
+    ),
+    "gemma3-linear": lambda: Gemma3TextConfig(
+        **{**SHAPE, "num_hidden_layers": 7},
+        head_dim=16,
+        sliding_window=WINDOW,
+        rope_parameters={
+            "full_attention": {**ROPES["linear"], "rope_theta": 1_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    ),
+    "phi3": lambda: Phi3Config(**SHAPE, sliding_window=WINDOW),
+    "phi3-partial": lambda: Phi3Config(
+        **SHAPE, rope_parameters={**_BASE, "rope_type": "default", "partial_rotary_factor": 0.5}
+    ),
+    "phi3-longrope": lambda: Phi3Config(
+        **SHAPE, rope_parameters=dict(_LONGROPE), original_max_position_embeddings=96
+    ),
+    "granite": lambda: GraniteConfig(
+        **SHAPE,
+        attention_bias=True,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.22,
+        attention_multiplier=0.2,
+        logits_scaling=4.0,
+    ),
+    "olmo2": lambda: Olmo2Config(**SHAPE),
+    "olmo2-biases": lambda: Olmo2Config(**SHAPE, attention_bias=True),
+}
+
+
+def make_variant(name: str, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A transformers model in which every number counts, norms and biases too."""
+    torch.manual_seed(5)
+    module: PreTrainedModel = AutoModelForCausalLM.from_config(VARIANTS[name]())
+    with torch.no_grad():
+        for parameter_name, parameter in module.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 1.0 if "embed" in parameter_name else 0.12)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return module.to(dtype).eval()
+
+
+def spec_of(module: PreTrainedModel) -> ModelSpec:
+    """What its config.json says."""
+    return spec_from_folder(json.loads(module.config.to_json_string()))
+
+
+def decoder_of(module: PreTrainedModel) -> TorchDecoder:
+    """Our decoder with its weights."""
+    spec, tensors = spec_of(module), module.state_dict()
+    return TorchDecoder(
+        spec,
+        take_weights(
+            folder_sources(spec), lambda name, dtype: tensors[name].to(dtype), module.dtype
+        ),
+    )
+
+
+def decoder_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> TorchDecoder:
+    """Our decoder over a file."""
+    with GgufFile.read(path) as file:
+
+        def read(name: str, dtype: torch.dtype) -> torch.Tensor:
+            tensor = file.tensors[name]
+            return dequantize(file.tensor_data(name), tensor.type_name, tensor.shape, dtype)
+
+        plan = plan_model(file)
+        factors = {
+            name: read(name, torch.float32).tolist()
+            for name in (ROPE_FREQS, ROPE_FACTORS_SHORT)
+            if name in file.tensors
+        }
+        spec = spec_from_gguf(plan.architecture, plan.config, factors)
+        return TorchDecoder(spec, take_weights(gguf_sources(spec, plan), read, dtype))
+
+
+def make_decoder_runner(
+    decoder: TorchDecoder,
+    *,
+    attention: str = "blocks",
+    num_blocks: int = 64,
+    block_size: int = 8,
+    kv_scheme: KvSchemeName = "fp32",
+) -> ModelRunner:
+    """A runner over the decoder whose free blocks are full of garbage."""
+    kv = KvTensors(
+        decoder.geometry,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        scheme=find_scheme(kv_scheme, decoder.dtype),
+        device=decoder.device,
+    )
+    fill_with_garbage(kv)
+    return decoder.make_runner(kv, make_attention(attention))
