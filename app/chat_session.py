@@ -43,56 +43,17 @@ from app.model_desk import ModelDesk
 from app.search import SearchHit
 from app.sending import Sending
 from app.session_changes import (
-    BudgetRefused,
     CacheWasCleared,
-    ChatIsFull,
     ConversationsChanged,
-    ConversationShown,
-    DraftMeasured,
-    DraftReturned,
-    MessageAdded,
-    MessageChanged,
-    ModelChanged,
     ModelState,
-    ReplyGrew,
-    ReplyPrefilling,
-    ReplyStarted,
-    SchemeRefused,
     SessionChange,
     StatsChanged,
-    StorageFailed,
-    SummaryEnded,
-    SummaryProgress,
 )
 from app.settings import SettingsStore
 from app.shown_chat import ShownChat
 from app.storage import ConversationStore
 from app.texts import storable
 from inference.config import KvSchemeName
-
-__all__ = [
-    "BudgetRefused",
-    "CacheWasCleared",
-    "ChatIsFull",
-    "ChatSession",
-    "ConversationShown",
-    "ConversationsChanged",
-    "DraftMeasured",
-    "DraftReturned",
-    "MessageAdded",
-    "MessageChanged",
-    "ModelChanged",
-    "ModelState",
-    "ReplyGrew",
-    "ReplyPrefilling",
-    "ReplyStarted",
-    "SchemeRefused",
-    "SessionChange",
-    "StatsChanged",
-    "StorageFailed",
-    "SummaryEnded",
-    "SummaryProgress",
-]
 
 
 class ChatSession:

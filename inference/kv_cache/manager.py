@@ -8,15 +8,12 @@ ids that belongs to one sequence; slot of token i is table[i // P] * P + i % P.
 
 from collections.abc import Iterable, Sequence
 
-from inference.kv_cache.attach import Attachment, PrefixHit, count_rows
+from inference.kv_cache.attach import Attachment, PrefixHit
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
-from inference.kv_cache.prefix_search import ChainEnd
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.residents import Residents
 from inference.kv_cache.tiers import BlockMover, DiskIndex, HeldBlock
 from inference.metrics import BlockCounts
-
-__all__ = ["ChainEnd", "KvCacheManager", "PrefixHit", "count_rows"]
 
 
 class KvCacheManager:

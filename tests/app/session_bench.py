@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat_session import ChatSession, ConversationsChanged, SessionChange
+from app.chat_session import ChatSession
 from app.conversation import Conversation, Message, MessageId
 from app.messages import (
     Command,
@@ -18,6 +18,7 @@ from app.messages import (
     ReplyId,
     ReplyProgressed,
 )
+from app.session_changes import ConversationsChanged, SessionChange
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.metrics import RequestMetrics

@@ -3,20 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
-    ConversationsChanged,
-    ConversationShown,
-    MessageAdded,
-    MessageChanged,
-    ModelChanged,
-    ModelState,
-    ReplyGrew,
-    ReplyPrefilling,
-    ReplyStarted,
-    SessionChange,
-    StatsChanged,
-    StorageFailed,
-)
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
 from app.messages import (
     Command,
@@ -33,6 +19,20 @@ from app.messages import (
     ReplyProgressed,
     StatsSampled,
     StopReply,
+)
+from app.session_changes import (
+    ConversationsChanged,
+    ConversationShown,
+    MessageAdded,
+    MessageChanged,
+    ModelChanged,
+    ModelState,
+    ReplyGrew,
+    ReplyPrefilling,
+    ReplyStarted,
+    SessionChange,
+    StatsChanged,
+    StorageFailed,
 )
 from app.settings import SettingsStore
 from app.storage import ConversationStore

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
+from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
+from app.conversation import ChatSettings, ConversationId, MessageId
+from app.failures import NO_MODEL
+from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
+from app.session_changes import (
     ChatIsFull,
     ConversationShown,
     DraftReturned,
@@ -16,10 +20,6 @@ from app.chat_session import (
     SummaryEnded,
     SummaryProgress,
 )
-from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
-from app.conversation import ChatSettings, ConversationId, MessageId
-from app.failures import NO_MODEL
-from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage
 from tests.app.session_bench import FAILURE, FULL_METRICS, PATH, Bench

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
+from app.conversation import ChatSettings, MessageId
+from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
+from app.session_changes import (
     ChatIsFull,
     ConversationShown,
     DraftMeasured,
@@ -14,8 +16,6 @@ from app.chat_session import (
     ReplyStarted,
     StorageFailed,
 )
-from app.conversation import ChatSettings, MessageId
-from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage, PromptPart
 from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, PATH, Bench

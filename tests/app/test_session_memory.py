@@ -5,14 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
-    BudgetRefused,
-    CacheWasCleared,
-    ModelChanged,
-    ModelState,
-    ReplyStarted,
-    SchemeRefused,
-)
 from app.conversation import ConversationId
 from app.errors import SettingError
 from app.messages import (
@@ -26,6 +18,14 @@ from app.messages import (
     ModelReady,
     SetCacheBudgets,
     StopReply,
+)
+from app.session_changes import (
+    BudgetRefused,
+    CacheWasCleared,
+    ModelChanged,
+    ModelState,
+    ReplyStarted,
+    SchemeRefused,
 )
 from inference.config import EngineConfig
 from tests.app.session_bench import FAILURE, INFO, PATH, Bench
