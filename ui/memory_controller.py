@@ -44,7 +44,7 @@ class MemoryController(QObject):
         budgets = (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes)
         page = self._page = MemoryPage(theme, budgets)
         page.budgets_chosen.connect(self._set_budgets)
-        page.scheme_chosen.connect(self._session.set_kv_scheme)
+        page.scheme_chosen.connect(self._session.models.set_kv_scheme)
         page.clear_requested.connect(self._session.clear_all_cache)
         page.show_stats(self._stats)
         self._show_model()
@@ -87,7 +87,7 @@ class MemoryController(QObject):
             page.refuse_device_budget(self._settings.value.kv_cache_bytes, words)
 
     def _set_budgets(self, budgets: Budgets) -> None:
-        self._session.set_cache_budgets(*budgets)
+        self._session.models.set_cache_budgets(*budgets)
 
     def _show_model(self) -> None:
         state = self._session.model
