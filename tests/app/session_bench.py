@@ -28,6 +28,7 @@ PATH = "/models/fake.gguf"
 INFO = make_model_info()
 METRICS = RequestMetrics(prompt_tokens=4, completion_tokens=2, ttft_ms=10.0)
 FULL_METRICS = RequestMetrics(prompt_tokens=1900, completion_tokens=2, ttft_ms=10.0)
+LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 FAILURE = Failure("memory", "It needs 6 GB.", "Choose a smaller model.")
 
 

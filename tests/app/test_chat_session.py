@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
@@ -41,20 +38,6 @@ from inference.metrics import EngineStats, RequestMetrics
 from inference.request import ChatMessage
 from tests.app.fake_engine import make_model_info
 from tests.app.session_bench import FAILURE, INFO, METRICS, PATH, Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
-    bench.ready()
-    return bench
-
 
 # ---------------------------------------------------------------- sending
 

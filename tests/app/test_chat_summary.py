@@ -1,6 +1,4 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,26 +20,16 @@ from app.session_changes import (
 )
 from inference.config import SamplingParams
 from inference.request import ChatMessage
-from tests.app.session_bench import FAILURE, FULL_METRICS, PATH, Bench
-
-LONG = "long " * 1000
+from tests.app.session_bench import FAILURE, FULL_METRICS, LONG, PATH, Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
+def ready(ready: Bench) -> Bench:
     """A chat with one turn and settings of its own."""
-    bench.ready()
-    bench.session.set_chat_settings(ChatSettings("S", SamplingParams(top_k=3), "new_chat"))
-    bench.turn("a", "b")
-    bench.posted.clear()
-    return bench
+    ready.session.set_chat_settings(ChatSettings("S", SamplingParams(top_k=3), "new_chat"))
+    ready.turn("a", "b")
+    ready.posted.clear()
+    return ready
 
 
 def summed_up(bench: Bench, summary: str = "It was about bark.") -> list[SessionChange]:

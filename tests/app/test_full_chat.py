@@ -1,6 +1,4 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,27 +16,18 @@ from app.session_changes import (
 )
 from inference.config import SamplingParams
 from inference.request import ChatMessage, PromptPart
-from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, PATH, Bench
+from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, LONG, PATH, Bench
 
-LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 PART = PromptPart((1, 2, 3), b"d" * 16)
 FULL = ChatIsFull(2000, 2048, "ask", LONG)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
+def ready(ready: Bench) -> Bench:
     """A chat with one turn."""
-    bench.ready()
-    bench.turn("a", "b")
-    bench.posted.clear()
-    return bench
+    ready.turn("a", "b")
+    ready.posted.clear()
+    return ready
 
 
 def kinds(bench: Bench) -> list[type]:

@@ -1,8 +1,5 @@
 """How much is kept of what models have read, in which form, and that it is forgotten when asked."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.conversation import ConversationId
@@ -31,19 +28,6 @@ from inference.config import EngineConfig
 from tests.app.session_bench import FAILURE, INFO, PATH, Bench
 
 REFUSED = Failure("request", "int4 would make this model worse.")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
-    bench.ready()
-    return bench
 
 
 def config(bench: Bench, **fields: object) -> EngineConfig:
