@@ -100,6 +100,10 @@ class Bench:
         """The newest Generate command."""
         return next(command for command in reversed(self.posted) if isinstance(command, Generate))
 
+    def asked(self) -> list[str]:
+        """Contents of the newest prompt that is to be answered."""
+        return [message.content for message in self.generate().messages]
+
     def says(self, text: str, reply_id: ReplyId | None = None) -> None:
         """The engine brings text."""
         reply_id = reply_id or self.generate().reply_id

@@ -119,7 +119,7 @@ def test_send_while_a_reply_runs_ends_it_and_keeps_its_text(ready: Bench) -> Non
     assert isinstance(added, MessageAdded)
     assert isinstance(started, ReplyStarted)
     assert ready.posted[-2] == StopReply(first)
-    assert [message.content for message in ready.generate().messages] == ["a", "half an", "wait"]
+    assert ready.asked() == ["a", "half an", "wait"]
     ready.says("late", first)
     ready.session.handle_event(ReplyEnded(first, "aborted", METRICS))
     assert ready.take() == []
@@ -569,7 +569,7 @@ def test_send_while_a_reply_waits_ends_it_at_once(bench: Bench) -> None:
     bench.session.send("b")
     bench.session.handle_event(ModelReady(INFO))
     assert [type(command) for command in bench.posted] == [LoadModel, Generate]
-    assert [message.content for message in bench.generate().messages] == ["a", "b"]
+    assert bench.asked() == ["a", "b"]
 
 
 def test_switch_of_the_model_ends_the_reply_as_stopped(ready: Bench) -> None:

@@ -269,7 +269,7 @@ def test_reply_in_the_making_ends_before_the_summary(ready: Bench) -> None:
     first = ready.generate()
     ready.session.continue_in_new_chat("d")
     assert ready.posted[-2] == StopReply(first.reply_id)
-    assert [m.content for m in ready.generate().messages] == [
+    assert ready.asked() == [
         "S",
         "a",
         "b",
@@ -284,7 +284,7 @@ def test_question_without_an_answer_is_not_summed_up(ready: Bench) -> None:
     ready.session.send("c")
     ready.ends(finish_reason="aborted", reply_token_ids=None)
     ready.session.continue_in_new_chat("d")
-    assert [m.content for m in ready.generate().messages] == ["S", "a", "b", INSTRUCTION]
+    assert ready.asked() == ["S", "a", "b", INSTRUCTION]
 
 
 def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
@@ -293,27 +293,20 @@ def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
     ready.cut_turn("e", "f", left_out=2)
     ready.session.choose_on_full("new_chat")
     ready.session.continue_in_new_chat("g")
-    command = ready.generate()
-    assert command.left_out == 2
-    assert [m.content for m in command.messages] == ["S", *"cdef", INSTRUCTION]
+    assert ready.generate().left_out == 2
+    assert ready.asked() == ["S", *"cdef", INSTRUCTION]
 
 
-def test_text_is_stored_when_the_window_closes_during_a_summary(ready: Bench) -> None:
+@pytest.mark.parametrize(("text", "stored"), [("c", ["c", ""]), ("", [])])
+def test_text_if_any_is_stored_when_the_window_closes_during_a_summary(
+    ready: Bench, text: str, stored: list[str]
+) -> None:
     chat_id = ready.chat.id
-    ready.session.continue_in_new_chat("c")
+    ready.session.continue_in_new_chat(text)
     ready.session.close()
     ready.start()
     ready.session.open_chat(chat_id)
-    assert ready.texts == ["a", "b", "c", ""]
-
-
-def test_window_may_close_during_a_summary_without_a_text(ready: Bench) -> None:
-    chat_id = ready.chat.id
-    ready.session.continue_in_new_chat("")
-    ready.session.close()
-    ready.start()
-    ready.session.open_chat(chat_id)
-    assert ready.texts == ["a", "b"]
+    assert ready.texts == ["a", "b", *stored]
 
 
 def test_plain_text_goes_on_in_the_new_chat(bench: Bench) -> None:

@@ -413,9 +413,8 @@ def test_next_turn_leaves_out_what_the_last_one_did(ready: Bench) -> None:
     ready.session.measure_draft("g")
     assert [message.content for message in ready.measures()[-1].messages] == [*"cdefg"]
     ready.cut_turn("g", "h", left_out=4)
-    command = ready.generate()
-    assert command.left_out == 2
-    assert [message.content for message in command.messages] == [*"cdefg"]
+    assert ready.generate().left_out == 2
+    assert ready.asked() == [*"cdefg"]
     assert ready.last.left_out == 4
     assert ready.session.left_out_mark() == ready.chat.path()[4].id
 
@@ -428,7 +427,7 @@ def test_nothing_is_left_out_of_a_chat_that_fits_again(ready: Bench) -> None:
     ready.session.send("g")
     command = ready.generate()
     assert (command.leave_out, command.left_out) == (True, 0)
-    assert [message.content for message in command.messages] == [*"abcdefg"]
+    assert ready.asked() == [*"abcdefg"]
     ready.says("h")
     assert ready.session.left_out_mark() is None
 
@@ -440,7 +439,7 @@ def test_left_out_counts_messages_that_no_prompt_has(ready: Bench) -> None:
     ready.session.choose_on_full("leave_out")
     ready.turn("c", "d")
     ready.session.send("e")
-    assert [message.content for message in ready.generate().messages] == ["a", "b", "c", "d", "e"]
+    assert ready.asked() == ["a", "b", "c", "d", "e"]
     ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
     ready.says("f")
     ready.ends()
@@ -458,7 +457,7 @@ def test_other_choice_sends_the_whole_chat_again(ready: Bench) -> None:
     ready.measured(1791, fits=True)
     command = ready.generate()
     assert (command.leave_out, command.left_out) == (False, 0)
-    assert [message.content for message in command.messages] == [*"abcdefg"]
+    assert ready.asked() == [*"abcdefg"]
 
 
 # ---------------------------------------------------------------- ids of the prompt
