@@ -226,7 +226,9 @@ class Transfers:
             return
         # First whose they are, then what they hold: a block that nobody owns would never be removed.
         disk.claim(saving.conversation_id, [(b.base_key, b.token_ids) for b in saving.blocks])
-        new = [block for block in saving.blocks if self._num_saved(block, disk) < len(block.token_ids)]
+        new = [
+            block for block in saving.blocks if self._num_saved(block, disk) < len(block.token_ids)
+        ]
         for index, block in enumerate(new):
             self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / (len(new) - index))
             if not saving.is_wanted():
