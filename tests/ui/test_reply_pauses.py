@@ -1,8 +1,4 @@
-"""The window stays alive: how long the GUI thread is busy at a stretch while a reply streams.
-
-Busy means processor time of this thread between two beats of a timer, so that other programs on the
-machine do not count. A beat can only come between two events, so this is the longest event.
-"""
+"""The window stays alive: how long the GUI thread is busy at a stretch while a reply streams."""
 
 import time
 
@@ -11,6 +7,7 @@ from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
+from tests.ui.beat import Beat
 from tests.ui.machine_speed import slowness
 from tests.ui.reply_helpers import make_list, make_message, settle
 from ui.replies.message_list import MessageList
@@ -35,30 +32,6 @@ PART = (
     + "| some words | 12.50 |\n" * 6
     + "\n"
 )
-
-
-class Beat:
-    """Collects how long the GUI thread was busy between two beats, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.busy_ms: list[float] = []
-        self._last = time.thread_time()
-        self._timer = QTimer()
-        self._timer.timeout.connect(self._beat)
-        self._timer.start(1)
-
-    def _beat(self) -> None:
-        now = time.thread_time()
-        self.busy_ms.append((now - self._last) * 1000)
-        self._last = now
-
-    def stop(self) -> None:
-        self._timer.stop()
-
-    def share(self, fraction: float) -> float:
-        """The time that this fraction of the beats stayed below."""
-        ordered = sorted(self.busy_ms)
-        return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)]
 
 
 def stream(qtbot: QtBot, shown: MessageList, *, num_tokens: int, start_with: str = "") -> Beat:
