@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from app.announcer import Announcer
+from app.chat_list import ChatList
 from app.context_room import left_out_mark
 from app.conversation import (
-    MAX_TITLE_CHARS,
     ChatSettings,
     Conversation,
     ConversationId,
@@ -28,7 +27,6 @@ from app.messages import (
     Command,
     Event,
     ForgetChat,
-    KeepOnlyChats,
     ModelFailed,
     ModelLoading,
     ModelReady,
@@ -42,57 +40,11 @@ from app.messages import (
 from app.model_desk import ModelDesk
 from app.search import SearchHit
 from app.sending import Sending
-from app.session_changes import (
-    BudgetRefused,
-    CacheWasCleared,
-    ChatIsFull,
-    ConversationsChanged,
-    ConversationShown,
-    DraftMeasured,
-    DraftReturned,
-    MessageAdded,
-    MessageChanged,
-    ModelChanged,
-    ModelState,
-    ReplyGrew,
-    ReplyPrefilling,
-    ReplyStarted,
-    SchemeRefused,
-    SessionChange,
-    StatsChanged,
-    StorageFailed,
-    SummaryEnded,
-    SummaryProgress,
-)
+from app.session_changes import CacheWasCleared, ModelState, SessionChange, StatsChanged
 from app.settings import SettingsStore
 from app.shown_chat import ShownChat
 from app.storage import ConversationStore
-from app.texts import storable
-from inference.config import KvSchemeName
-
-__all__ = [
-    "BudgetRefused",
-    "CacheWasCleared",
-    "ChatIsFull",
-    "ChatSession",
-    "ConversationShown",
-    "ConversationsChanged",
-    "DraftMeasured",
-    "DraftReturned",
-    "MessageAdded",
-    "MessageChanged",
-    "ModelChanged",
-    "ModelState",
-    "ReplyGrew",
-    "ReplyPrefilling",
-    "ReplyStarted",
-    "SchemeRefused",
-    "SessionChange",
-    "StatsChanged",
-    "StorageFailed",
-    "SummaryEnded",
-    "SummaryProgress",
-]
+from app.surroundings import Surroundings
 
 
 class ChatSession:
@@ -107,6 +59,9 @@ class ChatSession:
         post: Sends a command to the engine thread.
         clock: Seconds since the epoch.
         kv_dir: Where what models have read is kept on disk; None keeps nothing.
+
+    Attributes:
+        models: Which model is open, and how much is kept in which form of what models have read.
     """
 
     def __init__(
@@ -121,17 +76,15 @@ class ChatSession:
         self._store = store
         self._settings = settings
         self._post = post
-        self._deleted: ConversationId | None = None
-        self._deleted_was_shown = False
         self._is_closed = False
         self._announcer = announcer = Announcer()
-        self._models = ModelDesk(settings, post=post, announcer=announcer, kv_dir=kv_dir)
-        self._shown = ShownChat(
-            store, settings, self._models, post=post, announcer=announcer, clock=clock
+        self.models = ModelDesk(
+            settings, post=post, announcer=announcer, kv_dir=kv_dir, changed=self._model_changed
         )
-        self._sending = Sending(
-            self._shown, settings, self._models, post=post, announcer=announcer, clock=clock
-        )
+        around = Surroundings(store, settings, self.models, post, announcer, clock)
+        self._shown = ShownChat(around)
+        self._sending = Sending(self._shown, around)
+        self._chats = ChatList(self._shown, around, show_new=self.new_chat, show=self.open_chat)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
         """Tell `listener` of every change from now on; call the result to end that."""
@@ -147,7 +100,7 @@ class ChatSession:
     @property
     def model(self) -> ModelState:
         """Which model is there, or on its way."""
-        return self._models.state
+        return self.models.state
 
     @property
     def is_replying(self) -> bool:
@@ -173,11 +126,11 @@ class ChatSession:
 
     def conversations(self) -> list[ConversationSummary]:
         """All chats, the last used first."""
-        return self._announcer.stored(self._store.conversations) or []
+        return self._chats.all()
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""
-        return self._announcer.stored(lambda: self._store.search(storable(text))) or []
+        return self._chats.search(text)
 
     # ------------------------------------------------------------------ chats
 
@@ -194,14 +147,7 @@ class ChatSession:
 
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
-        title = storable(" ".join(title.split())[:MAX_TITLE_CHARS])
-        if not title or not self._announcer.done(
-            lambda: self._store.rename(conversation_id, title)
-        ):
-            return
-        if self._shown.id == conversation_id:
-            self._shown.rename(title)
-        self._announcer.notify(ConversationsChanged())
+        self._chats.rename(conversation_id, title)
 
     def delete_chat(self, conversation_id: ConversationId) -> bool:
         """Take a chat off the list and end its replies; `undo_delete` brings it back.
@@ -211,27 +157,11 @@ class ChatSession:
         Returns:
             Whether it is off the list; if not, the listeners were told why.
         """
-        if not self._announcer.done(lambda: self._store.delete(conversation_id)):
-            return False
-        self._deleted = conversation_id
-        self._deleted_was_shown = self._shown.id == conversation_id
-        if self._deleted_was_shown:
-            self.new_chat()
-        for live in self._shown.desk.replies_of(conversation_id):
-            self._shown.desk.abandon(live)
-        self._post(ForgetChat(conversation_id, is_deleted=True))
-        self._announcer.notify(ConversationsChanged())
-        return True
+        return self._chats.delete(conversation_id)
 
     def undo_delete(self) -> None:
         """Bring the last deleted chat back; show it if it was shown then."""
-        deleted = self._deleted
-        if deleted is None or not self._announcer.done(lambda: self._store.restore(deleted)):
-            return
-        self._deleted = None
-        self._announcer.notify(ConversationsChanged())
-        if self._deleted_was_shown:
-            self.open_chat(deleted)
+        self._chats.undo_delete()
 
     def set_chat_settings(self, settings: ChatSettings) -> None:
         """Set the own settings of the chat that is shown; they hold from the next reply on."""
@@ -316,30 +246,7 @@ class ChatSession:
 
     def load_model(self, path: str) -> None:
         """Open this model; replies that run end as stopped, new ones wait for it."""
-        self._models.load(path)
-        self._model_changed()
-
-    def set_kv_scheme(self, name: str) -> None:
-        """Store keys and values of the model that is open in this way; it is opened again.
-
-        Raises:
-            SettingError: There is no such scheme.
-        """
-        self._models.set_kv_scheme(cast(KvSchemeName, name))  # the settings check it
-        self._model_changed()
-
-    def set_cache_budgets(
-        self, device_bytes: int | None, ram_bytes: int | None, disk_bytes: int | None
-    ) -> None:
-        """Set how much may be kept of what models have read; None chooses.
-
-        Another budget of the device has the model opened again.
-
-        Raises:
-            SettingError: A budget is out of range; nothing was changed.
-        """
-        self._models.set_cache_budgets(device_bytes, ram_bytes, disk_bytes)
-        self._model_changed()
+        self.models.load(path)
 
     def clear_chat_cache(self, conversation_id: ConversationId) -> None:
         """Forget what models have read of this chat alone; CacheWasCleared says when it is done."""
@@ -347,9 +254,7 @@ class ChatSession:
 
     def forget_lost_chats(self) -> None:
         """Remove what is cached of chats that are not there any more; to be called at the start."""
-        known = self._announcer.stored(self._store.conversations)
-        if known is not None:
-            self._post(KeepOnlyChats(tuple(chat.id for chat in known)))
+        self._chats.forget_lost()
 
     def clear_all_cache(self) -> None:
         """Forget what models have read of all chats; CacheWasCleared says when it is done."""
@@ -361,8 +266,7 @@ class ChatSession:
             return
         match event:
             case ModelLoading() | ModelReady() | ModelFailed() | ModelUnloaded():
-                self._models.handle(event)
-                self._model_changed()
+                self.models.handle(event)
             case PromptRead() | ReplyProgressed() | ReplyEnded():
                 if not self._sending.handle_summary(event):
                     self._shown.desk.handle(event)

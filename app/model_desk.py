@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from app.announcer import Announcer
 from app.engine_setup import engine_config, kv_scheme_of, with_kv_scheme
@@ -29,6 +30,7 @@ class ModelDesk:
         post: Sends a command to the engine thread.
         announcer: Tells the listeners.
         kv_dir: Where blocks are kept on disk; None keeps none.
+        changed: Called after the listeners were told of another state.
 
     Attributes:
         state: Which model is there, or on its way.
@@ -41,12 +43,14 @@ class ModelDesk:
         post: Callable[[Command], None],
         announcer: Announcer,
         kv_dir: Path | None,
+        changed: Callable[[], None],
     ) -> None:
         self.state = ModelState()
         self._settings = settings
         self._post = post
         self._announcer = announcer
         self._kv_dir = kv_dir
+        self._changed = changed
         self._config: EngineConfig | None = None  # of the newest load
         # While a model is opened with another budget of the device: what was set before.
         self._before: tuple[int | None] | None = None
@@ -56,21 +60,28 @@ class ModelDesk:
         if path != self.state.path:
             self._before = None
         self._config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
-        self._set(ModelState("loading", path))
         self._post(LoadModel(path, self._config))
+        self._set(ModelState("loading", path))
 
-    def set_kv_scheme(self, name: KvSchemeName) -> None:
-        """Store keys and values of this model in another way; it is opened again."""
+    def set_kv_scheme(self, name: str) -> None:
+        """Store keys and values of the model that is open in this way; it is opened again.
+
+        Raises:
+            SettingError: There is no such scheme.
+        """
         path = self.state.path
         if not path or name == kv_scheme_of(self._settings.value, path):
             return
-        self._settings.change(kv_schemes=with_kv_scheme(self._settings.value, path, name))
+        scheme = cast(KvSchemeName, name)  # the settings check it
+        self._settings.change(kv_schemes=with_kv_scheme(self._settings.value, path, scheme))
         self.load(path)
 
     def set_cache_budgets(
         self, device_bytes: int | None, ram_bytes: int | None, disk_bytes: int | None
     ) -> None:
-        """Set the budgets; only another one of the device has the model opened again.
+        """Set how much may be kept of what models have read; None chooses.
+
+        Only another budget of the device has the model opened again.
 
         Raises:
             SettingError: A budget is out of range; nothing was changed.
@@ -121,6 +132,7 @@ class ModelDesk:
     def _set(self, state: ModelState) -> None:
         self.state = state
         self._announcer.notify(ModelChanged(state))
+        self._changed()
 
     def _remember(self, path: str) -> None:
         others = [known for known in self._settings.value.recent_models if known != path]

@@ -8,13 +8,11 @@ was still waiting, or by being abandoned (its chat was deleted, or the person wr
 import itertools
 from collections.abc import Callable, Mapping
 
-from app.announcer import Announcer
 from app.chat_prompt import chat_prompt
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.live_reply import LiveReply
 from app.messages import (
-    Command,
     Failure,
     Generate,
     PromptRead,
@@ -23,10 +21,8 @@ from app.messages import (
     ReplyProgressed,
     StopReply,
 )
-from app.model_desk import ModelDesk
 from app.session_changes import ReplyGrew, ReplyPrefilling
-from app.settings import SettingsStore
-from app.storage import ConversationStore
+from app.surroundings import Surroundings
 from inference.metrics import ModelInfo
 from inference.request import PromptPart
 
@@ -37,39 +33,26 @@ class ReplyDesk:
     """All live replies of all chats.
 
     Args:
-        store: Where replies are kept.
-        settings: Sampling and system prompt of chats without their own.
-        models: Know which model is there.
-        post: Sends a command to the engine thread.
-        announcer: Tells the listeners.
+        around: What the session works with.
         settled: Called once with each reply's final message.
         parts_kept: Called with ids of a prompt that were stored with messages of a chat.
         is_shown: Whether this message ends the path that is on the screen.
-        clock: Seconds.
     """
 
     def __init__(
         self,
-        store: ConversationStore,
-        settings: SettingsStore,
-        models: ModelDesk,
+        around: Surroundings,
         *,
-        post: Callable[[Command], None],
-        announcer: Announcer,
         settled: Callable[[Message, Failure | None], None],
         parts_kept: Callable[[ConversationId, Mapping[MessageId, PromptPart], str], None],
         is_shown: Callable[[MessageId], bool],
-        clock: Callable[[], float],
     ) -> None:
-        self._models = models
-        self._parts_kept = parts_kept
-        self._store = store
-        self._settings = settings
-        self._post = post
-        self._announcer = announcer
+        self._around = around
+        self._post = around.post
+        self._announcer = around.announcer
         self._settled = settled
+        self._parts_kept = parts_kept
         self._is_shown = is_shown
-        self._clock = clock
         self._ids = itertools.count(1)
         self._live: dict[ReplyId, LiveReply] = {}
 
@@ -135,7 +118,7 @@ class ReplyDesk:
 
     def model_changed(self) -> None:
         """Send what waits for a model, or fail it if none will come."""
-        model = self._models.state
+        model = self._around.models.state
         for live in [live for live in self._live.values() if live.key is None]:
             if model.info is not None:
                 self._send(live, model.info)
@@ -145,7 +128,7 @@ class ReplyDesk:
     # ------------------------------------------------------------------ one reply's life
 
     def _send(self, live: LiveReply, info: ModelInfo) -> None:
-        general = self._settings.value
+        general = self._around.settings.value
         prompt = chat_prompt(live.history, settings=live.settings, general=general, info=info)
         live.sent(prompt, info.fingerprint)
         self._post(
@@ -164,11 +147,11 @@ class ReplyDesk:
         parts = live.read(event)
         key = live.key
         if parts and key is not None:
-            self._announcer.done(lambda: self._store.set_parts(parts, key))
+            self._announcer.done(lambda: self._around.store.set_parts(parts, key))
             self._parts_kept(live.conversation_id, parts, key)
 
     def _progress(self, live: LiveReply, event: ReplyProgressed) -> None:
-        now = self._clock()
+        now = self._around.clock()
         live.grow(event, now)
         if self._is_shown(live.message_id):
             if event.text:
@@ -192,4 +175,4 @@ class ReplyDesk:
         self._settled(message, event.failure)
 
     def _save(self, message: Message) -> None:
-        self._announcer.done(lambda: self._store.update_message(message))
+        self._announcer.done(lambda: self._around.store.update_message(message))

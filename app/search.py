@@ -4,8 +4,10 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.conversation import ConversationSummary, MessageId
+from app.conversation import ConversationId, ConversationSummary, MessageId
+from app.stored_values import Row
 
+MAX_HITS = 50
 MIN_INDEXED_CHARS = 3
 SNIPPET_CHARS = 120
 SNIPPET_LEAD_CHARS = 40
@@ -36,6 +38,42 @@ class SearchHit:
     conversation: ConversationSummary
     message_id: MessageId | None
     snippet: str
+
+
+def search_query(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """SQL that finds the chats with all words, the last used first, and its arguments.
+
+    Its rows are for `hit_from_row`.
+    """
+    if needs_plain_search(" ".join(words)):
+        match = " AND ".join("holds({0}, ?)" for _ in words)
+        messages, titles = match.format("content"), match.format("c.title")
+        arguments = tuple(words)
+    else:
+        messages = "id IN (SELECT rowid FROM message_index WHERE message_index MATCH ?)"
+        titles = "c.key IN (SELECT rowid FROM title_index WHERE title_index MATCH ?)"
+        arguments = (index_query(words),)
+    # The newest message first: contents are read of those alone that are shown.
+    sql = (
+        "WITH newest AS MATERIALIZED (SELECT conversation_id, max(id) AS id FROM messages"
+        f" WHERE {messages} GROUP BY conversation_id)"
+        " SELECT c.id, c.title, c.updated_at, m.id AS message_id, m.content FROM conversations c"
+        " LEFT JOIN newest ON newest.conversation_id = c.id"
+        " LEFT JOIN messages m ON m.id = newest.id"
+        f" WHERE c.deleted_at IS NULL AND (newest.id IS NOT NULL OR {titles})"
+        f" ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}"
+    )
+    return sql, arguments + arguments
+
+
+def hit_from_row(row: Row, words: Sequence[str]) -> SearchHit:
+    """One chat that was found by these words."""
+    content = row["content"]
+    return SearchHit(
+        ConversationSummary(ConversationId(row["id"]), row["title"], row["updated_at"]),
+        row["message_id"],
+        "" if content is None else snippet(content, words),
+    )
 
 
 def needs_plain_search(text: str) -> bool:

@@ -7,18 +7,16 @@ while the chat is summed up; what is not sent after all is given back.
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.announcer import Announcer
 from app.chat_prompt import chat_prompt, surely_fits, system_prompt_of
 from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
-from app.messages import Command, PromptMeasured
-from app.model_desk import ModelDesk
+from app.messages import PromptMeasured
 from app.reply_desk import ReplyEvent
 from app.send_gate import Held, Question, SendGate
 from app.session_changes import DraftMeasured, DraftReturned, SummaryEnded
-from app.settings import SettingsStore
 from app.shown_chat import ShownChat
+from app.surroundings import Surroundings
 from app.texts import storable
 from inference.metrics import ModelInfo
 
@@ -28,31 +26,18 @@ class Sending:
 
     Args:
         shown: The chat.
-        settings: The general settings.
-        models: Know which model is there.
-        post: Sends a command to the engine thread.
-        announcer: Tells the listeners.
-        clock: Seconds since the epoch.
+        around: What the session works with.
     """
 
-    def __init__(
-        self,
-        shown: ShownChat,
-        settings: SettingsStore,
-        models: ModelDesk,
-        *,
-        post: Callable[[Command], None],
-        announcer: Announcer,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, shown: ShownChat, around: Surroundings) -> None:
         self._shown = shown
-        self._settings = settings
-        self._models = models
-        self._announcer = announcer
-        self._clock = clock
+        self._settings = around.settings
+        self._models = around.models
+        self._announcer = announcer = around.announcer
+        self._clock = around.clock
         self._measured_model: ModelInfo | None = None
-        self._gate = SendGate(post=post, announcer=announcer)
-        self._summary = SummaryWriter(post=post, announcer=announcer, go_on=self._go_on)
+        self._gate = SendGate(post=around.post, announcer=announcer)
+        self._summary = SummaryWriter(post=around.post, announcer=announcer, go_on=self._go_on)
 
     @property
     def is_busy(self) -> bool:

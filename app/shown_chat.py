@@ -5,14 +5,12 @@ here: listeners get StorageFailed, and what could not be stored did not happen.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from app.announcer import Announcer
 from app.context_room import left_out_mark
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
-from app.messages import Command, Failure
-from app.model_desk import ModelDesk
+from app.messages import Failure
 from app.prompting import title_from
 from app.reply_desk import ReplyDesk
 from app.session_changes import (
@@ -22,8 +20,7 @@ from app.session_changes import (
     MessageChanged,
     ReplyStarted,
 )
-from app.settings import SettingsStore
-from app.storage import ConversationStore
+from app.surroundings import Surroundings
 from app.texts import storable
 from inference.request import PromptPart
 
@@ -32,44 +29,25 @@ class ShownChat:
     """One chat, or a new one that is still empty.
 
     Args:
-        store: The chats.
-        settings: The general settings.
-        models: Know which model is there.
-        post: Sends a command to the engine thread.
-        announcer: Tells the listeners.
-        clock: Seconds since the epoch.
+        around: What the session works with.
 
     Attributes:
         desk: The replies in the making, of other chats too.
         draft_settings: Of a chat that is still empty.
     """
 
-    def __init__(
-        self,
-        store: ConversationStore,
-        settings: SettingsStore,
-        models: ModelDesk,
-        *,
-        post: Callable[[Command], None],
-        announcer: Announcer,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, around: Surroundings) -> None:
         self.draft_settings = ChatSettings()
-        self._store = store
-        self._announcer = announcer
-        self._clock = clock
+        self._store = around.store
+        self._announcer = around.announcer
+        self._clock = around.clock
         self._conversation: Conversation | None = None
         self._plain_text_chats: set[ConversationId] = set()
         self.desk = ReplyDesk(
-            store,
-            settings,
-            models,
-            post=post,
-            announcer=announcer,
+            around,
             settled=self._reply_settled,
             parts_kept=self._parts_kept,
             is_shown=self._is_shown,
-            clock=clock,
         )
 
     # ------------------------------------------------------------------ what is there

@@ -22,7 +22,7 @@ from app.conversation import (
 from app.database import errors_for_people, open_database
 from app.disk_sync import DiskSync
 from app.migrations import STEPS
-from app.search import SearchHit, index_query, needs_plain_search, snippet
+from app.search import SearchHit, hit_from_row, search_query
 from app.stored_values import (
     chat_settings_from_text,
     chat_settings_to_text,
@@ -32,8 +32,6 @@ from app.stored_values import (
     part_to_blobs,
 )
 from inference.request import PromptPart, Role
-
-MAX_HITS = 50
 
 
 class ConversationStore:
@@ -232,33 +230,7 @@ class ConversationStore:
         words = text.split()
         if not words:
             return []
-        if needs_plain_search(text):
-            match = " AND ".join("holds({0}, ?)" for _ in words)
-            messages, titles = match.format("content"), match.format("c.title")
-            arguments: tuple[str, ...] = tuple(words)
-        else:
-            messages = "id IN (SELECT rowid FROM message_index WHERE message_index MATCH ?)"
-            titles = "c.key IN (SELECT rowid FROM title_index WHERE title_index MATCH ?)"
-            arguments = (index_query(words),)
-        rows = self._read(
-            # The newest message first: contents are read of those alone that are shown.
-            "WITH newest AS MATERIALIZED (SELECT conversation_id, max(id) AS id FROM messages"
-            f" WHERE {messages} GROUP BY conversation_id)"
-            " SELECT c.id, c.title, c.updated_at, m.id, m.content FROM conversations c"
-            " LEFT JOIN newest ON newest.conversation_id = c.id"
-            " LEFT JOIN messages m ON m.id = newest.id"
-            f" WHERE c.deleted_at IS NULL AND (newest.id IS NOT NULL OR {titles})"
-            f" ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}",
-            arguments + arguments,
-        )
-        return [
-            SearchHit(
-                ConversationSummary(ConversationId(row[0]), row[1], row[2]),
-                None if row[3] is None else MessageId(row[3]),
-                "" if row[4] is None else snippet(row[4], words),
-            )
-            for row in rows
-        ]
+        return [hit_from_row(row, words) for row in self._read(*search_query(words))]
 
     # ------------------------------------------------------------------ the connection
 

@@ -7,7 +7,8 @@ blocks of a sequence that is removed meanwhile are kept, and released when the l
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inference.kv_cache.manager import KvCacheManager, PrefixHit, count_rows
+from inference.kv_cache.attach import PrefixHit, count_rows
+from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tiers import BlockMover, LoadTicket
 from inference.sequence import Sequence
 

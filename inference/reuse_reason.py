@@ -28,13 +28,11 @@ that holds:
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from inference.kv_cache.prefix_search import ChainEnd
 from inference.metrics import ReuseStop
 from inference.request import ChatMessage
 from inference.text.prompt_writer import Prompt
-
-ChainEnd = Literal["all_reused", "different_text", "evicted", "nothing_cached"]
 
 
 def why_reuse_stopped(

@@ -37,8 +37,6 @@ from inference.loads import Loads
 from inference.request import RequestId
 from inference.sequence import ScheduledChunk, Sequence, StepPlan
 
-__all__ = ["DEFAULT_MAX_RUNNING", "ScheduledChunk", "Scheduler", "Sequence"]
-
 DEFAULT_MAX_RUNNING = 16
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from inference.kv_cache.manager import ChainEnd
+from inference.kv_cache.prefix_search import ChainEnd
 from inference.request import RequestId
 
 

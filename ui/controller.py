@@ -4,6 +4,8 @@ The parts have their own controllers; here is what spans several of them: shortc
 chat menu, links, and what a failed reply offers.
 """
 
+from functools import partial
+
 from PySide6.QtCore import QByteArray, QObject
 from PySide6.QtWidgets import QDialog
 
@@ -113,9 +115,8 @@ class Controller(QObject):
 
     def open_settings(self) -> None:
         """Show theme, text size and memory."""
-        dialog = PreferencesDialog(
-            self._theme, self._window, make_memory=lambda: self.memory.make_page(self._theme)
-        )
+        make_memory = partial(self.memory.page_parts, self._theme)
+        dialog = PreferencesDialog(self._theme, self._window, make_memory=make_memory)
         look = dialog.look
         look.theme_chosen.connect(lambda key: self.appearance.choose_theme(theme_choice(key)))
         look.text_size_chosen.connect(self.appearance.choose_text_size)

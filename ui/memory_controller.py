@@ -1,6 +1,9 @@
 """Between the session and what a person sees of the memory of chats. GUI thread."""
 
+from collections.abc import Iterator
+
 from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
 from shiboken6 import isValid
 
 from app.chat_session import ChatSession
@@ -17,8 +20,9 @@ from app.session_changes import (
 from app.settings import SettingsStore
 from inference.metrics import EngineStats, ModelInfo
 from ui.controls.toast import Toast
-from ui.dialogs.memory_page import Budgets, MemoryPage
+from ui.dialogs.memory_page import Budgets, MemoryPage, make_tiers
 from ui.dialogs.memory_words import cleared_text
+from ui.dialogs.tier_section import TierSection
 from ui.look.theme import Theme
 
 
@@ -38,17 +42,27 @@ class MemoryController(QObject):
         session.subscribe(self._follow)
         self._show_model()
 
-    def make_page(self, theme: Theme) -> MemoryPage:
-        """A page of what is set and cached, kept true from now on."""
+    def page_parts(self, theme: Theme, parent: QWidget) -> Iterator[MemoryPage | None]:
+        """Make a page in slices of a few milliseconds: None after each, the page at the end."""
+        tiers: list[TierSection] = []
+        for tier in make_tiers(theme, parent):
+            tiers.append(tier)
+            yield None
         value = self._settings.value
         budgets = (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes)
-        page = self._page = MemoryPage(theme, budgets)
+        page = MemoryPage(theme, budgets, tiers, parent)
+        yield None
+        self._serve(page)
+        yield page
+
+    def _serve(self, page: MemoryPage) -> None:
+        """Keep the page true from now on, and do what is asked there."""
+        self._page = page
         page.budgets_chosen.connect(self._set_budgets)
-        page.scheme_chosen.connect(self._session.set_kv_scheme)
+        page.scheme_chosen.connect(self._session.models.set_kv_scheme)
         page.clear_requested.connect(self._session.clear_all_cache)
         page.show_stats(self._stats)
         self._show_model()
-        return page
 
     def clear_chat(self, chat_id: str) -> None:
         """Forget what models have read of this chat; its text stays."""
@@ -87,7 +101,7 @@ class MemoryController(QObject):
             page.refuse_device_budget(self._settings.value.kv_cache_bytes, words)
 
     def _set_budgets(self, budgets: Budgets) -> None:
-        self._session.set_cache_budgets(*budgets)
+        self._session.models.set_cache_budgets(*budgets)
 
     def _show_model(self) -> None:
         state = self._session.model

@@ -1,5 +1,6 @@
 """Opens the window of a profile and runs it until it is closed. Main thread."""
 
+import gc
 import logging
 import os
 import sys
@@ -34,6 +35,10 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 TRACE_VARIABLE = "QUIRE_TRACE_STARTUP"
 _PAINT_TIMEOUT_MS = 20_000
+_SWITCH_S = 0.0005
+"""After so long a thread that computes in Python gives the interpreter's lock to one that waits for it.
+With Python's own 5 ms the window stands still for up to 90 ms while a model is opened: whoever paints
+gives the lock back and wants it again dozens of times. With 0.5 ms it is half of that or less."""
 
 _LEVELS = {
     QtMsgType.QtDebugMsg: logging.DEBUG,
@@ -71,6 +76,7 @@ def run(paths: Paths, *, model_path: Path | None = None) -> int:
         return EXIT_FAILED
     instance.raise_requested.connect(program.bring_forward)
     program.window.first_painted.connect(_note_first_paint)
+    program.window.first_painted.connect(_spare_collector)
     program.window.first_painted.connect(lambda: program.start_engine(model_path))
     interrupts = Interrupts(application.quit)
     uncaught = UncaughtErrors(program.controller.tell_bug)
@@ -106,7 +112,11 @@ def open_and_close(paths: Paths) -> None:
 
 
 def make_application() -> QApplication:
-    """The Qt application with our name and fonts; the one that runs if there is one."""
+    """The Qt application with our name and fonts; the one that runs if there is one.
+
+    Its thread has not to wait long for the interpreter's lock from now on.
+    """
+    sys.setswitchinterval(_SWITCH_S)
     known = QApplication.instance()
     if isinstance(known, QApplication):
         application = known
@@ -124,6 +134,15 @@ def _note_first_paint() -> None:
     logger.info("Window painted %.0f ms after the process started", since_start_ms)
     if os.environ.get(TRACE_VARIABLE):
         sys.stderr.write(f"window painted after {since_start_ms:.0f} ms\n")
+
+
+def _spare_collector() -> None:
+    """Take what a start makes, and keeps, out of the garbage collector's sight.
+
+    To search these 50,000 objects stops all threads for 25 to 50 ms, each time; `first_import` of the
+    models does the same for what comes with a model, which may be long after the first chat is read.
+    """
+    gc.freeze()
 
 
 def _tell_storage_error(error: StorageError, paths: Paths) -> None:

@@ -13,9 +13,7 @@ free:   ref_count 0, holds nothing of worth.     cached: ref_count 0, in the ind
 used:   ref_count > 0, in the index or not.      A used block that has a text, or that is shared
 (ref_count > 1), is immutable; that rule is all there is to copy-on-write.
 
-Of blocks with the same text one is in the index. The others are its twins, all of them used: one
-takes its place when it is released. So a text whose key leaves the index lies in no block that
-could come back.
+Of blocks with the same text one is in the index; the others are its twins (`twins`).
 """
 
 from collections import Counter, OrderedDict
@@ -24,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from inference.kv_cache.block import Block, BlockHash, Prefix
 from inference.kv_cache.free_runs import FreeRuns
 from inference.kv_cache.prefix_index import Match, PrefixIndex
+from inference.kv_cache.twins import Twins
 from inference.metrics import BlockCounts
 
 MAX_EVICTION_BATCH = 16
@@ -61,8 +60,7 @@ class BlockPool:
         self._free = FreeRuns(num_blocks)
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest release first
         self._index = PrefixIndex()
-        self._twins: dict[BlockHash, list[int]] = {}
-        self._pins: Counter[int] = Counter()
+        self._twins = Twins()
         # Blocks are evicted a few at a time, so that a table that grows one by one in a full pool
         # gets neighbours in ascending order, and not a chain's tail backwards.
         self._eviction_batch = max(1, min(MAX_EVICTION_BATCH, num_blocks // 64))
@@ -71,11 +69,6 @@ class BlockPool:
     def num_available(self) -> int:
         """Blocks that can be allocated: free and cached."""
         return len(self._free) + len(self._cached)
-
-    @property
-    def num_pinned(self) -> int:
-        """Blocks that are kept for a transfer."""
-        return len(self._pins)
 
     def __contains__(self, key: BlockHash) -> bool:
         """Whether a block can be found by this key."""
@@ -131,27 +124,12 @@ class BlockPool:
         if block.ref_count > 0:
             return
         if block.prefix is not None and self._index.place_of(block.prefix.key) == block_id:
-            twin_id = self._take_twin(block.prefix.key)
+            twin_id = self._twins.take(block.prefix.key)
             if twin_id is None:
                 self._cached[block_id] = None
                 return
             self._index.add(block.prefix, twin_id)
         self._free_block(block)
-
-    def pin(self, block_ids: Sequence[int]) -> None:
-        """Keep used or cached blocks as they are while they are transferred."""
-        for block_id in block_ids:
-            self.reference(block_id)
-            self._pins[block_id] += 1
-
-    def unpin(self, block_ids: Sequence[int]) -> None:
-        """Take pins back, the last block first."""
-        for block_id in reversed(block_ids):
-            assert self._pins[block_id] > 0, f"block {block_id} is not pinned"
-            self._pins[block_id] -= 1
-            if not self._pins[block_id]:
-                del self._pins[block_id]
-            self.release(block_id)
 
     def prefix_of(self, block_id: int) -> Prefix | None:
         """What a block holds; None while it may be written."""
@@ -196,7 +174,7 @@ class BlockPool:
         assert twin.prefix is not None, "what is indexed has a text"
         block.prefix = twin.prefix
         if twin.ref_count > 0:
-            self._twins.setdefault(key, []).append(block_id)
+            self._twins.add(key, block_id)
         else:
             self._index.add(block.prefix, block_id)
             del self._cached[twin_id]
@@ -235,7 +213,7 @@ class BlockPool:
         block_id = self._index.place_of(key)
         if block_id is None:
             return None
-        self._twins.pop(key, None)
+        self._twins.forget(key)
         self._remove(key)
         if block_id not in self._cached:
             return None
@@ -261,7 +239,6 @@ class BlockPool:
             RuntimeError: It does not; the message says where.
         """
         references = Counter(block_id for table in tables for block_id in table)
-        references.update(self._pins)
         free = set(self.free_blocks())
         if len(free) != len(self._free):
             raise RuntimeError(f"{len(free)} blocks are free and {len(self._free)} are counted.")
@@ -274,9 +251,9 @@ class BlockPool:
         for prefix, block_id in self._index.entries():
             if self._blocks[block_id].prefix is not prefix:
                 raise RuntimeError(f"The index says of block {block_id} what it does not hold.")
-        for key, twins in self._twins.items():
-            if key not in self._index or not all(self._blocks[b].ref_count for b in twins):
-                raise RuntimeError(f"Blocks {twins} are twins of none, or unused.")
+        self._twins.check_integrity(
+            self._index.__contains__, lambda block_id: self._blocks[block_id].ref_count > 0
+        )
 
     def _check_block(self, block: Block, num_references: int, *, is_free: bool) -> None:
         name = f"Block {block.block_id}"
@@ -317,20 +294,8 @@ class BlockPool:
         self._index.remove(key)
         self._on_gone(key)
 
-    def _take_twin(self, key: BlockHash) -> int | None:
-        twins = self._twins.get(key)
-        if twins is None:
-            return None
-        twin_id = twins.pop()
-        if not twins:
-            del self._twins[key]
-        return twin_id
-
     def _free_block(self, block: Block) -> None:
-        twins = [] if block.prefix is None else self._twins.get(block.prefix.key, [])
-        if block.prefix is not None and block.block_id in twins:
-            twins.remove(block.block_id)
-            if not twins:
-                del self._twins[block.prefix.key]
-        block.prefix = None
+        if block.prefix is not None:
+            self._twins.discard(block.prefix.key, block.block_id)
+            block.prefix = None
         self._free.add(block.block_id)

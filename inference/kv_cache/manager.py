@@ -6,17 +6,15 @@ ids that belongs to one sequence; slot of token i is table[i // P] * P + i % P.
     attach ─► (load ─► finish_load) ─► grow, compute, publish, ... ─► seal ─► release
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from inference.kv_cache.attach import Attachment, PrefixHit, count_rows
+from inference.kv_cache.attach import Attachment, PrefixHit
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
-from inference.kv_cache.prefix_search import ChainEnd
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.residents import Residents
 from inference.kv_cache.tiers import BlockMover, DiskIndex, HeldBlock
 from inference.metrics import BlockCounts
-
-__all__ = ["ChainEnd", "KvCacheManager", "PrefixHit", "count_rows"]
 
 
 class KvCacheManager:
@@ -67,6 +65,7 @@ class KvCacheManager:
         )
         self._pool = self._residents.pool
         self._attachment = Attachment(self._residents, disk)
+        self._pins: Counter[int] = Counter()  # references of transfers, like those of a table
 
     @property
     def evictions(self) -> int:
@@ -81,7 +80,7 @@ class KvCacheManager:
     @property
     def num_pinned(self) -> int:
         """Blocks that are kept for a transfer."""
-        return self._pool.num_pinned
+        return len(self._pins)
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold `num_tokens` tokens."""
@@ -226,11 +225,18 @@ class KvCacheManager:
 
     def pin(self, block_ids: Sequence[int]) -> None:
         """Keep used or cached blocks as they are while they are transferred."""
-        self._pool.pin(block_ids)
+        for block_id in block_ids:
+            self._pool.reference(block_id)
+            self._pins[block_id] += 1
 
     def unpin(self, block_ids: Sequence[int]) -> None:
-        """Take pins back; each block was pinned as often."""
-        self._pool.unpin(block_ids)
+        """Take pins back, the last block first; each block was pinned as often."""
+        for block_id in reversed(block_ids):
+            assert self._pins[block_id] > 0, f"block {block_id} is not pinned"
+            self._pins[block_id] -= 1
+            if not self._pins[block_id]:
+                del self._pins[block_id]
+            self._pool.release(block_id)
 
     def forget(self, owner: str) -> int:
         """Drop from the device and from RAM what only this chat used.
@@ -275,7 +281,7 @@ class KvCacheManager:
         Raises:
             RuntimeError: It is not; the message says where.
         """
-        self._residents.check_integrity(tables)
+        self._residents.check_integrity([*tables, [*self._pins.elements()]])
 
     def _tokens_of(self, token_ids: Sequence[int], index: int) -> tuple[int, ...]:
         return tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat_session import ChatSession, ConversationsChanged, SessionChange
+from app.chat_session import ChatSession
 from app.conversation import Conversation, Message, MessageId
 from app.messages import (
     Command,
@@ -18,6 +18,7 @@ from app.messages import (
     ReplyId,
     ReplyProgressed,
 )
+from app.session_changes import ConversationsChanged, SessionChange
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.metrics import RequestMetrics
@@ -27,6 +28,7 @@ PATH = "/models/fake.gguf"
 INFO = make_model_info()
 METRICS = RequestMetrics(prompt_tokens=4, completion_tokens=2, ttft_ms=10.0)
 FULL_METRICS = RequestMetrics(prompt_tokens=1900, completion_tokens=2, ttft_ms=10.0)
+LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 FAILURE = Failure("memory", "It needs 6 GB.", "Choose a smaller model.")
 
 
@@ -97,6 +99,10 @@ class Bench:
     def generate(self) -> Generate:
         """The newest Generate command."""
         return next(command for command in reversed(self.posted) if isinstance(command, Generate))
+
+    def asked(self) -> list[str]:
+        """Contents of the newest prompt that is to be answered."""
+        return [message.content for message in self.generate().messages]
 
     def says(self, text: str, reply_id: ReplyId | None = None) -> None:
         """The engine brings text."""

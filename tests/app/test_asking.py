@@ -40,11 +40,6 @@ REPORT_KEYS = [
 ]
 
 
-@pytest.fixture
-def asker(tmp_path: Path) -> Asker:
-    return Asker(tmp_path / "profile")
-
-
 def test_reply_is_streamed_and_ends_with_a_line_break(
     asker: Asker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ from tests.app.fake_engine import FakeEngine
 
 MODEL = "/m/a.gguf"
 PART = PromptPart((1, 2, 3), b"d" * 16)
-
-
-@pytest.fixture
-def asker(tmp_path: Path) -> Asker:
-    return Asker(tmp_path / "profile")
 
 
 def choose(asker: Asker, choice: OnFull) -> None:

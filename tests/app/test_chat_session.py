@@ -1,22 +1,5 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from app.chat_session import (
-    ConversationsChanged,
-    ConversationShown,
-    MessageAdded,
-    MessageChanged,
-    ModelChanged,
-    ModelState,
-    ReplyGrew,
-    ReplyPrefilling,
-    ReplyStarted,
-    SessionChange,
-    StatsChanged,
-    StorageFailed,
-)
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
 from app.messages import (
     Command,
@@ -34,6 +17,20 @@ from app.messages import (
     StatsSampled,
     StopReply,
 )
+from app.session_changes import (
+    ConversationsChanged,
+    ConversationShown,
+    MessageAdded,
+    MessageChanged,
+    ModelChanged,
+    ModelState,
+    ReplyGrew,
+    ReplyPrefilling,
+    ReplyStarted,
+    SessionChange,
+    StatsChanged,
+    StorageFailed,
+)
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
@@ -41,20 +38,6 @@ from inference.metrics import EngineStats, RequestMetrics
 from inference.request import ChatMessage
 from tests.app.fake_engine import make_model_info
 from tests.app.session_bench import FAILURE, INFO, METRICS, PATH, Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
-    bench.ready()
-    return bench
-
 
 # ---------------------------------------------------------------- sending
 
@@ -136,7 +119,7 @@ def test_send_while_a_reply_runs_ends_it_and_keeps_its_text(ready: Bench) -> Non
     assert isinstance(added, MessageAdded)
     assert isinstance(started, ReplyStarted)
     assert ready.posted[-2] == StopReply(first)
-    assert [message.content for message in ready.generate().messages] == ["a", "half an", "wait"]
+    assert ready.asked() == ["a", "half an", "wait"]
     ready.says("late", first)
     ready.session.handle_event(ReplyEnded(first, "aborted", METRICS))
     assert ready.take() == []
@@ -586,7 +569,7 @@ def test_send_while_a_reply_waits_ends_it_at_once(bench: Bench) -> None:
     bench.session.send("b")
     bench.session.handle_event(ModelReady(INFO))
     assert [type(command) for command in bench.posted] == [LoadModel, Generate]
-    assert [message.content for message in bench.generate().messages] == ["a", "b"]
+    assert bench.asked() == ["a", "b"]
 
 
 def test_switch_of_the_model_ends_the_reply_as_stopped(ready: Bench) -> None:

@@ -1,10 +1,12 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
+from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
+from app.conversation import ChatSettings, ConversationId, MessageId
+from app.failures import NO_MODEL
+from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
+from app.session_changes import (
     ChatIsFull,
     ConversationShown,
     DraftReturned,
@@ -16,32 +18,18 @@ from app.chat_session import (
     SummaryEnded,
     SummaryProgress,
 )
-from app.chat_summary import INSTRUCTION, NO_SUMMARY, prompt_with_summary, title_going_on
-from app.conversation import ChatSettings, ConversationId, MessageId
-from app.failures import NO_MODEL
-from app.messages import ForgetChat, Generate, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage
-from tests.app.session_bench import FAILURE, FULL_METRICS, PATH, Bench
-
-LONG = "long " * 1000
+from tests.app.session_bench import FAILURE, FULL_METRICS, LONG, PATH, Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
+def ready(ready: Bench) -> Bench:
     """A chat with one turn and settings of its own."""
-    bench.ready()
-    bench.session.set_chat_settings(ChatSettings("S", SamplingParams(top_k=3), "new_chat"))
-    bench.turn("a", "b")
-    bench.posted.clear()
-    return bench
+    ready.session.set_chat_settings(ChatSettings("S", SamplingParams(top_k=3), "new_chat"))
+    ready.turn("a", "b")
+    ready.posted.clear()
+    return ready
 
 
 def summed_up(bench: Bench, summary: str = "It was about bark.") -> list[SessionChange]:
@@ -281,7 +269,7 @@ def test_reply_in_the_making_ends_before_the_summary(ready: Bench) -> None:
     first = ready.generate()
     ready.session.continue_in_new_chat("d")
     assert ready.posted[-2] == StopReply(first.reply_id)
-    assert [m.content for m in ready.generate().messages] == [
+    assert ready.asked() == [
         "S",
         "a",
         "b",
@@ -296,7 +284,7 @@ def test_question_without_an_answer_is_not_summed_up(ready: Bench) -> None:
     ready.session.send("c")
     ready.ends(finish_reason="aborted", reply_token_ids=None)
     ready.session.continue_in_new_chat("d")
-    assert [m.content for m in ready.generate().messages] == ["S", "a", "b", INSTRUCTION]
+    assert ready.asked() == ["S", "a", "b", INSTRUCTION]
 
 
 def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
@@ -305,27 +293,20 @@ def test_summary_sees_no_more_than_the_last_reply_did(ready: Bench) -> None:
     ready.cut_turn("e", "f", left_out=2)
     ready.session.choose_on_full("new_chat")
     ready.session.continue_in_new_chat("g")
-    command = ready.generate()
-    assert command.left_out == 2
-    assert [m.content for m in command.messages] == ["S", *"cdef", INSTRUCTION]
+    assert ready.generate().left_out == 2
+    assert ready.asked() == ["S", *"cdef", INSTRUCTION]
 
 
-def test_text_is_stored_when_the_window_closes_during_a_summary(ready: Bench) -> None:
+@pytest.mark.parametrize(("text", "stored"), [("c", ["c", ""]), ("", [])])
+def test_text_if_any_is_stored_when_the_window_closes_during_a_summary(
+    ready: Bench, text: str, stored: list[str]
+) -> None:
     chat_id = ready.chat.id
-    ready.session.continue_in_new_chat("c")
+    ready.session.continue_in_new_chat(text)
     ready.session.close()
     ready.start()
     ready.session.open_chat(chat_id)
-    assert ready.texts == ["a", "b", "c", ""]
-
-
-def test_window_may_close_during_a_summary_without_a_text(ready: Bench) -> None:
-    chat_id = ready.chat.id
-    ready.session.continue_in_new_chat("")
-    ready.session.close()
-    ready.start()
-    ready.session.open_chat(chat_id)
-    assert ready.texts == ["a", "b"]
+    assert ready.texts == ["a", "b", *stored]
 
 
 def test_plain_text_goes_on_in_the_new_chat(bench: Bench) -> None:

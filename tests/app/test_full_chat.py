@@ -1,10 +1,10 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from app.chat_session import (
+from app.conversation import ChatSettings, MessageId
+from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
+from app.session_changes import (
     ChatIsFull,
     ConversationShown,
     DraftMeasured,
@@ -14,31 +14,20 @@ from app.chat_session import (
     ReplyStarted,
     StorageFailed,
 )
-from app.conversation import ChatSettings, MessageId
-from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
 from inference.config import SamplingParams
 from inference.request import ChatMessage, PromptPart
-from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, PATH, Bench
+from tests.app.session_bench import FAILURE, FULL_METRICS, INFO, LONG, PATH, Bench
 
-LONG = "long " * 1000  # may be more than the 2,048 tokens of the fake model
 PART = PromptPart((1, 2, 3), b"d" * 16)
 FULL = ChatIsFull(2000, 2048, "ask", LONG)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
+def ready(ready: Bench) -> Bench:
     """A chat with one turn."""
-    bench.ready()
-    bench.turn("a", "b")
-    bench.posted.clear()
-    return bench
+    ready.turn("a", "b")
+    ready.posted.clear()
+    return ready
 
 
 def kinds(bench: Bench) -> list[type]:
@@ -424,9 +413,8 @@ def test_next_turn_leaves_out_what_the_last_one_did(ready: Bench) -> None:
     ready.session.measure_draft("g")
     assert [message.content for message in ready.measures()[-1].messages] == [*"cdefg"]
     ready.cut_turn("g", "h", left_out=4)
-    command = ready.generate()
-    assert command.left_out == 2
-    assert [message.content for message in command.messages] == [*"cdefg"]
+    assert ready.generate().left_out == 2
+    assert ready.asked() == [*"cdefg"]
     assert ready.last.left_out == 4
     assert ready.session.left_out_mark() == ready.chat.path()[4].id
 
@@ -439,7 +427,7 @@ def test_nothing_is_left_out_of_a_chat_that_fits_again(ready: Bench) -> None:
     ready.session.send("g")
     command = ready.generate()
     assert (command.leave_out, command.left_out) == (True, 0)
-    assert [message.content for message in command.messages] == [*"abcdefg"]
+    assert ready.asked() == [*"abcdefg"]
     ready.says("h")
     assert ready.session.left_out_mark() is None
 
@@ -451,7 +439,7 @@ def test_left_out_counts_messages_that_no_prompt_has(ready: Bench) -> None:
     ready.session.choose_on_full("leave_out")
     ready.turn("c", "d")
     ready.session.send("e")
-    assert [message.content for message in ready.generate().messages] == ["a", "b", "c", "d", "e"]
+    assert ready.asked() == ["a", "b", "c", "d", "e"]
     ready.session.handle_event(PromptRead(ready.generate().reply_id, (), left_out=2))
     ready.says("f")
     ready.ends()
@@ -469,7 +457,7 @@ def test_other_choice_sends_the_whole_chat_again(ready: Bench) -> None:
     ready.measured(1791, fits=True)
     command = ready.generate()
     assert (command.leave_out, command.left_out) == (False, 0)
-    assert [message.content for message in command.messages] == [*"abcdefg"]
+    assert ready.asked() == [*"abcdefg"]
 
 
 # ---------------------------------------------------------------- ids of the prompt

@@ -1,4 +1,5 @@
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,17 @@ from app.migrations import STEPS, migrate, stored_version
 
 def make_connection() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def make_chat(steps: Sequence[str]) -> sqlite3.Connection:
+    """A database of an older version with one chat."""
+    connection = make_connection()
+    migrate(connection, steps)
+    connection.execute(
+        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
+    )
+    return connection
 
 
 def tables(connection: sqlite3.Connection) -> list[str]:
@@ -29,12 +41,7 @@ def test_migrate_runs_all_steps_and_stores_the_number() -> None:
 
 
 def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
-    connection = make_connection()
-    migrate(connection, STEPS[:1])
-    connection.execute(
-        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
-        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
-    )
+    connection = make_chat(STEPS[:1])
     connection.execute(
         "INSERT INTO messages(conversation_id, role, content, created_at, status, error)"
         " VALUES ('a', 'assistant', 'half', 3.0, 'error', 'Lost.')"
@@ -48,12 +55,7 @@ def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
 
 
 def test_version_2_gets_parts_of_prompts_and_keeps_its_rows() -> None:
-    connection = make_connection()
-    migrate(connection, STEPS[:2])
-    connection.execute(
-        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
-        " VALUES ('a', 'Title', 1.0, 2.0, '{}')"
-    )
+    connection = make_chat(STEPS[:2])
     connection.execute(
         "INSERT INTO messages(conversation_id, role, content, created_at, status, token_ids)"
         " VALUES ('a', 'assistant', 'half', 3.0, 'complete', x'01000000')"

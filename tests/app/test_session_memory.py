@@ -1,18 +1,7 @@
 """How much is kept of what models have read, in which form, and that it is forgotten when asked."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from app.chat_session import (
-    BudgetRefused,
-    CacheWasCleared,
-    ModelChanged,
-    ModelState,
-    ReplyStarted,
-    SchemeRefused,
-)
 from app.conversation import ConversationId
 from app.errors import SettingError
 from app.messages import (
@@ -27,23 +16,18 @@ from app.messages import (
     SetCacheBudgets,
     StopReply,
 )
+from app.session_changes import (
+    BudgetRefused,
+    CacheWasCleared,
+    ModelChanged,
+    ModelState,
+    ReplyStarted,
+    SchemeRefused,
+)
 from inference.config import EngineConfig
 from tests.app.session_bench import FAILURE, INFO, PATH, Bench
 
 REFUSED = Failure("request", "int4 would make this model worse.")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.store.close()
-
-
-@pytest.fixture
-def ready(bench: Bench) -> Bench:
-    bench.ready()
-    return bench
 
 
 def config(bench: Bench, **fields: object) -> EngineConfig:
@@ -87,7 +71,7 @@ def test_cache_of_a_chat_and_of_all_is_cleared(ready: Bench) -> None:
 
 
 def test_budgets_of_ram_and_disk_hold_at_once(ready: Bench) -> None:
-    ready.session.set_cache_budgets(None, 2**30, 0)
+    ready.session.models.set_cache_budgets(None, 2**30, 0)
     assert ready.posted == [SetCacheBudgets(2**30, 0)]
     value = ready.settings.value
     assert (value.kv_cache_bytes, value.ram_cache_bytes, value.disk_cache_bytes) == (None, 2**30, 0)
@@ -98,7 +82,7 @@ def test_budgets_of_ram_and_disk_hold_at_once(ready: Bench) -> None:
 def test_budget_of_the_device_has_the_model_opened_again(ready: Bench) -> None:
     ready.session.send("a")
     ready.posted.clear()
-    ready.session.set_cache_budgets(2**28, None, 2**31)
+    ready.session.models.set_cache_budgets(2**28, None, 2**31)
     budgets = {"kv_cache_bytes": 2**28, "disk_cache_bytes": 2**31}
     assert ready.posted == [
         SetCacheBudgets(None, 2**31),
@@ -108,7 +92,7 @@ def test_budget_of_the_device_has_the_model_opened_again(ready: Bench) -> None:
 
 
 def test_budget_of_the_device_waits_for_a_model(bench: Bench) -> None:
-    bench.session.set_cache_budgets(2**28, None, None)
+    bench.session.models.set_cache_budgets(2**28, None, None)
     assert bench.posted == [SetCacheBudgets(None, None)]
     bench.session.load_model(PATH)
     assert bench.posted[-1] == LoadModel(PATH, config(bench, kv_cache_bytes=2**28))
@@ -116,7 +100,7 @@ def test_budget_of_the_device_waits_for_a_model(bench: Bench) -> None:
 
 def test_budget_that_is_not_allowed_changes_nothing(ready: Bench) -> None:
     with pytest.raises(SettingError):
-        ready.session.set_cache_budgets(1, 2**30, None)
+        ready.session.models.set_cache_budgets(1, 2**30, None)
     assert ready.settings.value.ram_cache_bytes is None
     assert ready.posted == []
 
@@ -125,36 +109,36 @@ def test_budget_that_is_not_allowed_changes_nothing(ready: Bench) -> None:
 
 
 def test_scheme_is_set_per_model_and_opens_it_again(ready: Bench) -> None:
-    ready.session.set_kv_scheme("int8")
+    ready.session.models.set_kv_scheme("int8")
     assert ready.posted == [LoadModel(PATH, config(ready, kv_scheme="int8"))]
     assert schemes(ready) == {PATH: "int8"}
-    ready.session.set_kv_scheme("int8")
+    ready.session.models.set_kv_scheme("int8")
     assert len(ready.posted) == 1
     ready.session.load_model("/other")
     assert ready.posted[-1] == LoadModel("/other", config(ready))
-    ready.session.set_kv_scheme("int4")
+    ready.session.models.set_kv_scheme("int4")
     assert schemes(ready) == {PATH: "int8", "/other": "int4"}
     ready.session.load_model(PATH)
-    ready.session.set_kv_scheme("auto")
+    ready.session.models.set_kv_scheme("auto")
     assert ready.posted[-1] == LoadModel(PATH, config(ready))
     assert schemes(ready) == {"/other": "int4"}
 
 
 def test_scheme_without_a_model_or_without_a_name_is_not_set(bench: Bench) -> None:
-    bench.session.set_kv_scheme("int8")
+    bench.session.models.set_kv_scheme("int8")
     assert bench.posted == []
     assert schemes(bench) == {}
     bench.ready()
     with pytest.raises(SettingError):
-        bench.session.set_kv_scheme("int3")
+        bench.session.models.set_kv_scheme("int3")
     assert bench.posted == []
 
 
 def test_memory_of_the_model_that_finds_no_room_falls_back_to_what_it_was(ready: Bench) -> None:
-    ready.session.set_cache_budgets(2**28, None, None)
+    ready.session.models.set_cache_budgets(2**28, None, None)
     ready.session.handle_event(ModelReady(INFO))
-    ready.session.set_cache_budgets(2**40, 2**30, None)
-    ready.session.set_cache_budgets(2**41, 2**30, None)
+    ready.session.models.set_cache_budgets(2**40, 2**30, None)
+    ready.session.models.set_cache_budgets(2**41, 2**30, None)
     ready.posted.clear()
     ready.take()
     ready.session.handle_event(ModelFailed(PATH, FAILURE))
@@ -174,7 +158,7 @@ def test_memory_of_the_model_that_finds_no_room_falls_back_to_what_it_was(ready:
 def test_model_without_room_that_was_opened_later_changes_no_budget(
     ready: Bench, path: str
 ) -> None:
-    ready.session.set_cache_budgets(2**28, None, None)
+    ready.session.models.set_cache_budgets(2**28, None, None)
     if path == PATH:
         ready.session.handle_event(ModelReady(INFO))
     ready.session.load_model(path)
@@ -184,7 +168,7 @@ def test_model_without_room_that_was_opened_later_changes_no_budget(
 
 
 def test_scheme_that_is_refused_falls_back_and_the_model_is_opened_again(ready: Bench) -> None:
-    ready.session.set_kv_scheme("int4")
+    ready.session.models.set_kv_scheme("int4")
     ready.session.send("a")
     ready.take()
     ready.posted.clear()
@@ -201,8 +185,8 @@ def test_scheme_that_is_refused_falls_back_and_the_model_is_opened_again(ready: 
 
 
 def test_refusal_that_comes_after_another_choice_changes_nothing(ready: Bench) -> None:
-    ready.session.set_kv_scheme("int4")
-    ready.session.set_kv_scheme("int8")
+    ready.session.models.set_kv_scheme("int4")
+    ready.session.models.set_kv_scheme("int8")
     ready.session.send("a")
     ready.take()
     posted = list(ready.posted)
@@ -220,8 +204,8 @@ def test_refusal_that_comes_after_another_choice_changes_nothing(ready: Bench) -
 def test_model_that_finds_no_room_after_another_budget_was_set_changes_nothing(
     ready: Bench,
 ) -> None:
-    ready.session.set_cache_budgets(2**40, None, None)
-    ready.session.set_cache_budgets(2**28, None, None)
+    ready.session.models.set_cache_budgets(2**40, None, None)
+    ready.session.models.set_cache_budgets(2**28, None, None)
     late = config(ready, kv_cache_bytes=2**40)
     ready.session.handle_event(ModelFailed(PATH, FAILURE, config=late))
     assert ready.settings.value.kv_cache_bytes == 2**28
@@ -241,7 +225,7 @@ def test_refusal_of_the_automatic_scheme_is_a_failure(ready: Bench) -> None:
 
 
 def test_other_failure_keeps_the_scheme(ready: Bench) -> None:
-    ready.session.set_kv_scheme("int8")
+    ready.session.models.set_kv_scheme("int8")
     ready.session.send("a")
     ready.session.handle_event(ModelFailed(PATH, FAILURE))
     assert schemes(ready) == {PATH: "int8"}

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,19 +102,24 @@ def test_engine_thread_has_its_name_in_the_log(qtbot: QtBot) -> None:
     assert set(names) == {"engine"}
 
 
+def busy_worker(before_step: Callable[[], None]) -> tuple[EngineWorker, list[object]]:
+    """A worker that opens a model and replies, and its events."""
+    worker = EngineWorker(FakeEngineFactory(FakeScript(before_step=before_step)))
+    events: list[object] = []
+    worker.event.connect(events.append)
+    worker.start()
+    worker.post(LOAD)
+    worker.post(make_generate())
+    return worker, events
+
+
 def test_stop_ends_a_reply_while_the_engine_works(qtbot: QtBot) -> None:
     step_may_go_on = threading.Semaphore(3)
 
     def wait() -> None:
         step_may_go_on.acquire()
 
-    script = FakeScript(before_step=wait)
-    worker = EngineWorker(FakeEngineFactory(script))
-    events: list[object] = []
-    worker.event.connect(events.append)
-    worker.start()
-    worker.post(LOAD)
-    worker.post(make_generate())
+    worker, events = busy_worker(wait)
     qtbot.waitUntil(lambda: sum(isinstance(e, ReplyProgressed) for e in events) == 3)
     worker.post(StopReply(ReplyId(1)))
     step_may_go_on.release(2)  # the one that waits, and the one that brings the last word
@@ -129,13 +135,7 @@ def test_shutdown_of_a_stuck_engine_gives_up_after_its_time(qtbot: QtBot) -> Non
     def wait() -> None:
         go_on.wait(30)
 
-    script = FakeScript(before_step=wait)
-    worker = EngineWorker(FakeEngineFactory(script))
-    events: list[object] = []
-    worker.event.connect(events.append)
-    worker.start()
-    worker.post(LOAD)
-    worker.post(make_generate())
+    worker, events = busy_worker(wait)
     qtbot.waitUntil(lambda: any(isinstance(e, ModelReady) for e in events))
     assert not worker.shutdown(timeout_s=0.02)
     go_on.set()

@@ -2,8 +2,9 @@
 
 import pytest
 
+from inference.kv_cache.attach import PrefixHit
 from inference.kv_cache.block import ROOT_KEY
-from inference.kv_cache.manager import KvCacheManager, PrefixHit
+from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
 from inference.metrics import BlockCounts

@@ -12,9 +12,8 @@ from inference.attention.partial import attend_all, attend_causal, attend_edge, 
 from inference.attention.reference import ReferenceAttention
 from inference.config import KvSchemeName
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
-from inference.kv_cache.schemes import LayerGeometry, find_scheme
-from inference.kv_cache.tensors import KvTensors
-from tests.inference.tiny_models import fill_with_garbage
+from inference.kv_cache.schemes import LayerGeometry
+from tests.inference.tiny_models import make_tensors
 
 H, KH, D, P = 6, 2, 16, 8
 SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
@@ -79,17 +78,9 @@ def test_attend_causal_first_row_sees_itself_only(softcap: float | None) -> None
 def make_memory(
     num_blocks: int, *, scheme: KvSchemeName, num_kv_heads: int = KH, head_dim: int = D
 ) -> LayerMemory:
-    """One layer's memory, full of garbage: NaN wherever there are floats."""
+    """One layer's memory, full of garbage."""
     geometry = [LayerGeometry(num_kv_heads, head_dim)]
-    kv = KvTensors(
-        geometry,
-        num_blocks=num_blocks,
-        block_size=P,
-        scheme=find_scheme(scheme, torch.float32),
-        device=torch.device("cpu"),
-    )
-    fill_with_garbage(kv)
-    return kv.layers[0]
+    return make_tensors(geometry, scheme, num_blocks=num_blocks, block_size=P).layers[0]
 
 
 def fill(memory: LayerMemory, slots: Tensor, *, seed: int) -> KeyValues:

@@ -446,13 +446,13 @@ def break_index_children(pool: BlockPool) -> None:
 
 
 def break_twins_of_none(pool: BlockPool) -> None:
-    pool._twins[BlockHash(b"other")] = [0]
+    pool._twins.add(BlockHash(b"other"), 0)
 
 
 def break_unused_twin(pool: BlockPool) -> None:
     prefix = pool.prefix_of(0)
     assert prefix is not None
-    pool._twins[prefix.key] = [2]
+    pool._twins.add(prefix.key, 2)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from inference.kv_cache.manager import KvCacheManager
 from inference.request import RequestId
-from inference.scheduler import Scheduler, Sequence
+from inference.scheduler import Scheduler
+from inference.sequence import Sequence
 from tests.inference.memory_tiers import FakeMover
 
 BLOCK_SIZE = 16

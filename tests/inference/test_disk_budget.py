@@ -174,7 +174,7 @@ def test_a_long_run_of_uses_keeps_the_order(tmp_path):
 
 def test_a_use_of_what_has_gone_meanwhile_brings_nothing_back():
     index = PieceIndex(lambda base, ids: BlockHash(b"key"), lambda entry: None)
-    entry = Entry("path", Piece(BlockHash(b"key"), 0, 1), "tag", b"owner", 10, 1.0, 1.0)
+    entry = Entry("path", Piece(BlockHash(b"key"), 0, 1), "tag", 10, 1.0)
     index.add(entry, is_own=True)
     index.remove("path")
     index.touch(entry, 2.0)

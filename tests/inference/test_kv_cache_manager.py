@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.kv_cache.attach import PrefixHit
 from inference.kv_cache.block import BlockHash, HashBlock, hash_block
-from inference.kv_cache.manager import ChainEnd, KvCacheManager, PrefixHit
+from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.prefix_search import ChainEnd
 from inference.kv_cache.ram_tier import RamTier
 from inference.metrics import BlockCounts
 from tests.inference import memory_tiers as tiers

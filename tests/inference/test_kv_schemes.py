@@ -22,6 +22,7 @@ from tests.inference.tiny_models import (
     fill_with_garbage,
     make_module,
     make_runner,
+    make_tensors,
     make_tokens,
     run_chunked,
 )
@@ -119,15 +120,7 @@ def test_heads_that_are_no_power_of_two_are_not_rotated() -> None:
 
 
 def make_layer(scheme: KvSchemeName, *, head_dim: int = 64, num_blocks: int = 20) -> KvTensors:
-    kv = KvTensors(
-        [LayerGeometry(2, head_dim)],
-        num_blocks=num_blocks,
-        block_size=P,
-        scheme=find_scheme(scheme, torch.float32),
-        device=torch.device("cpu"),
-    )
-    fill_with_garbage(kv)
-    return kv
+    return make_tensors([LayerGeometry(2, head_dim)], scheme, num_blocks=num_blocks, block_size=P)
 
 
 def make_new(

@@ -14,9 +14,9 @@ from torch import Tensor
 from inference.config import KvSchemeName
 from inference.kv_cache.host_memory import HostArena, HostRegion, runs_of
 from inference.kv_cache.layer_memory import KeyValues
-from inference.kv_cache.schemes import LayerGeometry, find_scheme
+from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
-from tests.inference.tiny_models import fill_with_garbage
+from tests.inference.tiny_models import make_tensors
 
 P = 8
 # Two groups of layers, mixed.
@@ -28,15 +28,7 @@ CAN_GIVE_BACK = pytest.mark.skipif(
 
 
 def make_kv(scheme: KvSchemeName, *, num_blocks: int = 12) -> KvTensors:
-    kv = KvTensors(
-        GEOMETRY,
-        num_blocks=num_blocks,
-        block_size=P,
-        scheme=find_scheme(scheme, torch.float32),
-        device=torch.device("cpu"),
-    )
-    fill_with_garbage(kv)
-    return kv
+    return make_tensors(GEOMETRY, scheme, num_blocks=num_blocks, block_size=P)
 
 
 def write_block(kv: KvTensors, block_id: int, *, seed: int = 0) -> None:
@@ -195,14 +187,7 @@ def test_discarded_block_can_be_written_again(scheme: KvSchemeName) -> None:
 def test_discard_one_by_one_gives_back_pages_that_blocks_share() -> None:
     # A block's rows of one head are 8 * 16 * 2 = 256 bytes: 16 blocks share a page.
     geometry = [LayerGeometry(2, 16)] * 4
-    kv = KvTensors(
-        geometry,
-        num_blocks=4096,
-        block_size=P,
-        scheme=find_scheme("fp16", torch.float32),
-        device=torch.device("cpu"),
-    )
-    fill_with_garbage(kv)
+    kv = make_tensors(geometry, "fp16", num_blocks=4096, block_size=P)
     kv.touch(range(4096))
     before = psutil.Process().memory_info().rss
     for block_id in range(4096):

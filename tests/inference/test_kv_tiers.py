@@ -16,7 +16,8 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
 from inference.metrics import BlockCounts
 from inference.request import RequestId
-from inference.scheduler import ScheduledChunk, Scheduler, Sequence
+from inference.scheduler import Scheduler
+from inference.sequence import ScheduledChunk, Sequence
 from tests.inference.memory_tiers import FakeDisk, FakeMover
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,8 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
 from inference.metrics import BlockCounts
 from inference.request import RequestId
-from inference.scheduler import Scheduler, Sequence
+from inference.scheduler import Scheduler
+from inference.sequence import Sequence
 from tests.inference.memory_tiers import FakeDisk, FakeMover
 
 P = 4

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from inference.kv_cache.prefix_search import ChainEnd
 from inference.metrics import ReuseStop
 from inference.request import ChatMessage
-from inference.reuse_reason import ChainEnd, why_reuse_stopped
+from inference.reuse_reason import why_reuse_stopped
 from inference.text.chat_template import ChatTemplate
 from inference.text.prompt import Prompt, build_prompt
 from inference.text.tokenizer import Tokenizer

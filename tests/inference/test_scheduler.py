@@ -11,7 +11,8 @@ from inference.errors import ContextOverflowError
 from inference.kv_cache.manager import KvCacheManager
 from inference.metrics import BlockCounts
 from inference.request import RequestId
-from inference.scheduler import ScheduledChunk, Scheduler, Sequence
+from inference.scheduler import Scheduler
+from inference.sequence import ScheduledChunk, Sequence
 from tests.inference.memory_tiers import FakeMover
 
 P = 4

@@ -24,7 +24,7 @@ from inference.attention.base import AttentionBackend
 from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
 from inference.config import KvSchemeName
-from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.bridge import TransformersBridge
 from inference.model.runner import ModelRunner
@@ -119,16 +119,34 @@ def make_runner(
 ) -> ModelRunner:
     """A runner over the model whose free blocks are full of garbage."""
     bridge = TransformersBridge(module, Path("tiny"))
-    device = torch.device("cpu")
-    kv = KvTensors(
+    kv = make_tensors(
         bridge.geometry,
+        kv_scheme,
         num_blocks=num_blocks,
         block_size=block_size,
-        scheme=find_scheme(kv_scheme, bridge.dtype),
-        device=device,
+        dtype=bridge.dtype,
+    )
+    return ModelRunner(bridge, kv, make_attention(attention), device=torch.device("cpu"))
+
+
+def make_tensors(
+    geometry: Sequence[LayerGeometry],
+    scheme: KvSchemeName,
+    *,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype = torch.float32,
+) -> KvTensors:
+    """Blocks on the CPU, full of garbage: NaN wherever there are floats."""
+    kv = KvTensors(
+        geometry,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        scheme=find_scheme(scheme, dtype),
+        device=torch.device("cpu"),
     )
     fill_with_garbage(kv)
-    return ModelRunner(bridge, kv, make_attention(attention), device=device)
+    return kv
 
 
 def fill_with_garbage(kv: KvTensors) -> None:

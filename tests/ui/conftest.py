@@ -1,5 +1,6 @@
 """Fixtures of the window's tests: the real program with the real worker and a scripted engine."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,3 +35,19 @@ def open_window(qtbot: QtBot, tmp_path: Path) -> Iterator[Callable[..., OpenWind
     for window in opened:
         window.close()
     QApplication.setFont(font)
+
+
+@pytest.fixture
+def spared_collector() -> Iterator[None]:
+    """What exists by now is out of the garbage collector's sight, as in the program.
+
+    There `ui.start` and the import of transformers do it. Here a full collection would search the
+    objects of pytest and of all that other tests imported, 50 ms and more; what the window makes
+    itself is still collected.
+    """
+    had_frozen = gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    yield
+    if not had_frozen:  # else what others hid would come back
+        gc.unfreeze()

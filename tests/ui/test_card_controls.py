@@ -12,6 +12,7 @@ from ui.controls.flow_row import FlowRow
 from ui.controls.hint_line import HintLine
 from ui.controls.meter import Meter
 from ui.controls.notice import Notice
+from ui.controls.segmented import Segmented
 
 
 def _row(parent: QWidget, *names: str) -> tuple[FlowRow, list[Button]]:
@@ -190,3 +191,17 @@ def test_hint_line_wraps_and_tells_its_tip(qtbot: QtBot) -> None:
     assert hint.toolTip() == hint.accessibleDescription() == "Choose otherwise."
     assert hint.wanted_height(100) > hint.wanted_height(400)
     hint.grab()
+
+
+def test_controls_that_remember_their_sizes_follow_the_text_size(qtbot: QtBot) -> None:
+    theme, parent = make_theme(), make_parent(qtbot, 600, 200)
+    row = ChoiceRow(theme, "int8", value="21 MB", hint="Rounds a little. " * 8, parent=parent)
+    choice = Segmented(theme, "Page", (("a", "Automatic"), ("b", "Own size")))
+    qtbot.addWidget(choice)
+    before = [(row.heightForWidth(width), choice.sizeHint().width()) for width in (200, 300)]
+    theme.set_text_size(200)
+    large = [(row.heightForWidth(width), choice.sizeHint().width()) for width in (200, 300)]
+    assert all(new[0] > old[0] and new[1] > old[1] for old, new in zip(before, large, strict=True))
+    theme.set_text_size(100)
+    again = [(row.heightForWidth(width), choice.sizeHint().width()) for width in (200, 300)]
+    assert again == before

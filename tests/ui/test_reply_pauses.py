@@ -1,10 +1,5 @@
-"""The window stays alive: how long the GUI thread is busy at a stretch while a reply streams.
+"""The window stays alive: how long the GUI thread is busy at a stretch while a reply streams."""
 
-Busy means processor time of this thread between two beats of a timer, so that other programs on the
-machine do not count. A beat can only come between two events, so this is the longest event.
-"""
-
-import gc
 import time
 
 import pytest
@@ -12,10 +7,13 @@ from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
+from tests.ui.beat import Beat
 from tests.ui.machine_speed import slowness
 from tests.ui.reply_helpers import make_list, make_message, settle
 from ui.replies.message_list import MessageList
 from ui.replies.warm_up import warm_up
+
+pytestmark = pytest.mark.usefixtures("spared_collector")
 
 TOKENS_PER_S = 200
 CHARS_PER_TOKEN = 4
@@ -34,30 +32,6 @@ PART = (
     + "| some words | 12.50 |\n" * 6
     + "\n"
 )
-
-
-class Beat:
-    """Collects how long the GUI thread was busy between two beats, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.busy_ms: list[float] = []
-        self._last = time.thread_time()
-        self._timer = QTimer()
-        self._timer.timeout.connect(self._beat)
-        self._timer.start(1)
-
-    def _beat(self) -> None:
-        now = time.thread_time()
-        self.busy_ms.append((now - self._last) * 1000)
-        self._last = now
-
-    def stop(self) -> None:
-        self._timer.stop()
-
-    def share(self, fraction: float) -> float:
-        """The time that this fraction of the beats stayed below."""
-        ordered = sorted(self.busy_ms)
-        return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)]
 
 
 def stream(qtbot: QtBot, shown: MessageList, *, num_tokens: int, start_with: str = "") -> Beat:
@@ -119,11 +93,8 @@ def test_opening_a_long_chat_keeps_the_window_alive(qtbot):
         make_message(n, "user" if n % 2 else "assistant", "question" if n % 2 else PART)
         for n in range(10, 250)
     ]
-    gc.collect()
-    gc.disable()  # a full collection takes its time, whatever made the objects
     beat = Beat()
     shown.show_path(messages, {})
     settle(qtbot, shown)
     beat.stop()
-    gc.enable()
     assert beat.share(1.0) < WORST_MS * slowness()

@@ -18,7 +18,7 @@ from tests.ui.open_window import OpenWindow
 from ui import start
 from ui.dialogs.error import ErrorDialog
 from ui.single_instance import SingleInstance
-from ui.start import open_and_close
+from ui.start import make_application, open_and_close
 
 Opener = Callable[..., OpenWindow]
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +125,41 @@ def test_window_imports_nothing_that_can_wait_until_it_is_painted(tmp_path: Path
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+_COUNT_HIDDEN = """
+import gc, sys
+from pathlib import Path
+from PySide6.QtWidgets import QApplication
+from app.paths import Paths
+from ui import start
+from ui.program import Program
+def count(program, _path):
+    print(gc.get_freeze_count() > 30_000, len(gc.get_objects()) < 10_000)
+    QApplication.quit()
+Program.start_engine = count
+paths = Paths(Path(sys.argv[1]))
+paths.prepare()
+sys.exit(start.run(paths))
+"""
+
+
+def test_start_hides_what_it_made_from_the_garbage_collector(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _COUNT_HIDDEN, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["True", "True"]
+
+
+def test_gui_thread_gets_the_lock_of_the_interpreter_soon(qtbot: QtBot) -> None:
+    sys.setswitchinterval(0.005)
+    make_application()
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
 
 
 def test_open_and_close_paints_the_window_and_returns(qtbot: QtBot, tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from app.session_changes import (
 )
 from ui.chat.chat_pane import ChatPane
 from ui.chat.full_chat_words import (
-    LEAVE_OUT,
-    NEW_CHAT,
     NOT_NOW,
     STOP,
     TOO_LONG,
@@ -29,6 +27,7 @@ from ui.chat.full_chat_words import (
     too_long_words,
 )
 from ui.controls.throttle import Throttle
+from ui.dialogs.on_full_choices import LEAVE_OUT, NEW_CHAT
 from ui.replies.message_view import OwnMessageView
 
 MEASURE_DELAY_MS = 300

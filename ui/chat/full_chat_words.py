@@ -2,19 +2,6 @@
 
 from app.conversation import OnFull
 from ui.controls.numbers import count
-from ui.dialogs.on_full_choices import LEAVE_OUT, NEW_CHAT
-
-__all__ = [
-    "LEAVE_OUT",
-    "NEW_CHAT",
-    "NOT_NOW",
-    "STOP",
-    "TOO_LONG",
-    "full_words",
-    "hint_words",
-    "summary_words",
-    "too_long_words",
-]
 
 NOT_NOW = "Not now"
 STOP = "Stop"

@@ -21,6 +21,7 @@ _LEFT = 30
 _PADDING = 6
 _VALUE_GAP = 16
 _FOCUS_RADIUS = 6
+_MAX_KNOWN_WIDTHS = 8
 _STEPS = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1, Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1}
 
 
@@ -49,8 +50,8 @@ class ChoiceRow(QRadioButton):
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
-        theme.changed.connect(self.updateGeometry)
-        theme.changed.connect(self.update)
+        self._known_places: dict[int, tuple[QRect, QRect]] = {}  # by width: layouts ask often
+        theme.changed.connect(self._theme_changed)
 
     @property
     def value(self) -> str:
@@ -145,6 +146,13 @@ class ChoiceRow(QRadioButton):
 
     def _places(self, width: int) -> tuple[QRect, QRect]:
         """Where the value and the sentence stand; the value goes below the name if it must."""
+        if width not in self._known_places:
+            if len(self._known_places) >= _MAX_KNOWN_WIDTHS:
+                self._known_places.clear()
+            self._known_places[width] = self._found_places(width)
+        return self._known_places[width]
+
+    def _found_places(self, width: int) -> tuple[QRect, QRect]:
         line = self._theme.line_height("label")
         small = QFontMetrics(self._theme.font("small"))
         room = width - _LEFT
@@ -158,6 +166,11 @@ class ChoiceRow(QRadioButton):
         box = QRectF(0, 0, room, 10_000).toRect()
         needed = small.boundingRect(box, int(Qt.TextFlag.TextWordWrap), self._hint)
         return value, QRect(_LEFT, top + line, room, needed.height())
+
+    def _theme_changed(self) -> None:
+        self._known_places.clear()
+        self.updateGeometry()
+        self.update()
 
     def _siblings(self) -> list["ChoiceRow"]:
         options = Qt.FindChildOption.FindDirectChildrenOnly

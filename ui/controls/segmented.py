@@ -41,10 +41,11 @@ class Segmented(QWidget):
         self._name = name
         self._choices = list(choices)
         self._index = 0
+        self._widths: list[int] = []  # of the labels; layouts ask often
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setProperty("focusRadius", BUTTON_RADIUS)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        theme.changed.connect(self.update)
+        theme.changed.connect(self._theme_changed)
         self._tell()
 
     @property
@@ -59,8 +60,7 @@ class Segmented(QWidget):
 
     def sizeHint(self) -> QSize:
         """Qt override."""
-        metrics = QFontMetrics(self._theme.font("button"))
-        widest = max(metrics.horizontalAdvance(label) for _, label in self._choices)
+        widest = max(self._label_widths())
         return QSize((widest + 24) * len(self._choices), self._theme.px(_HEIGHT))
 
     def focusInEvent(self, event: QFocusEvent) -> None:
@@ -105,10 +105,19 @@ class Segmented(QWidget):
             painter.setPen(QColor(palette.text if is_taken else palette.text_2))
             painter.drawText(cell, Qt.AlignmentFlag.AlignCenter, label)
 
+    def _theme_changed(self) -> None:
+        self._widths = []
+        self.update()
+
+    def _label_widths(self) -> list[int]:
+        if not self._widths:
+            metrics = QFontMetrics(self._theme.font("button"))
+            self._widths = [metrics.horizontalAdvance(label) for _, label in self._choices]
+        return self._widths
+
     def _cells(self) -> list[QRectF]:
         """Where the choices are; the room that the labels leave is shared evenly."""
-        metrics = QFontMetrics(self._theme.font("button"))
-        widths = [metrics.horizontalAdvance(label) for _, label in self._choices]
+        widths = self._label_widths()
         spare = (self.width() - sum(widths)) / len(widths)
         cells: list[QRectF] = []
         left = 0.0

@@ -39,21 +39,19 @@ class TallArea(QScrollArea):
         layout.activate()  # what it remembers of sizes may be old
         self.content.activate()
         width = window.width() - 2 * layout.contentsMargins().left()
-        self.content.setContentsMargins(0, 0, 0, 0)
         wanted = self._content_height(width)
-        self.setFixedHeight(wanted)
-        layout.activate()
-        around = layout.totalMinimumSize().height() - wanted
+        own = self.minimumHeight() or self.minimumSizeHint().height()
+        around = layout.totalMinimumSize().height() - own
         room = window.screen().availableGeometry().height() - _WINDOW_FRAME - around
-        if wanted > room:
-            self.content.setContentsMargins(0, 0, _BAR_GAP, 0)
+        self.content.setContentsMargins(0, 0, _BAR_GAP if wanted > room else 0, 0)
         self.setFixedHeight(max(LEAST_HEIGHT, min(wanted, room)))
         layout.activate()
         window.resize(window.width(), layout.totalMinimumSize().height())
 
     def _content_height(self, width: int) -> int:
-        """With its texts wrapped to this width."""
+        """With its texts wrapped to this width, and no gap beside them."""
         least = self.content.totalMinimumSize().height()
         if not self.content.hasHeightForWidth():
             return least + _SLACK
+        width += self.content.contentsMargins().right()
         return max(least, self.content.totalHeightForWidth(width)) + _SLACK

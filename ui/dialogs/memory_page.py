@@ -1,5 +1,7 @@
 """The page of the settings about the memory of chats. GUI thread."""
 
+from collections.abc import Iterator, Sequence
+
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -21,8 +23,40 @@ _NO_MODEL = "Each model has its own. Open one to choose."
 Budgets = tuple[int | None, int | None, int | None]
 
 
+def make_tiers(theme: Theme, parent: QWidget) -> Iterator[TierSection]:
+    """The sections of device, RAM and disk; one at a time, as each takes 2 ms."""
+    yield TierSection(
+        theme,
+        "Memory of the model",
+        "For chats that are in use. Another size opens the model again.",
+        (AUTOMATIC, OWN),
+        is_costly=True,
+        parent=parent,
+    )
+    yield TierSection(
+        theme,
+        "Put aside in memory",
+        "For chats that wait. They are back in a moment.",
+        (AUTOMATIC, OFF, OWN),
+        parent=parent,
+    )
+    yield TierSection(
+        theme,
+        "On disk",
+        "For all chats, also after Quire was closed. Only you can read these files.",
+        (AUTOMATIC, OFF, OWN),
+        parent=parent,
+    )
+
+
 class MemoryPage(QWidget):
     """Use and budget of the three tiers, how closely a model remembers, and clearing.
+
+    Args:
+        theme: Colours and fonts.
+        budgets: What is set, in bytes: device, RAM, disk; 0 is off, None automatic.
+        tiers: Those of `make_tiers`.
+        parent: Owner.
 
     Attributes:
         device, ram, disk: The tiers.
@@ -41,31 +75,15 @@ class MemoryPage(QWidget):
     clear_requested = Signal()
     height_changed = Signal()
 
-    def __init__(self, theme: Theme, budgets: Budgets) -> None:
-        super().__init__()
+    def __init__(
+        self, theme: Theme, budgets: Budgets, tiers: Sequence[TierSection], parent: QWidget
+    ) -> None:
+        super().__init__(parent)
         self._theme = theme
         self._shown: list[SchemeChoice] | None = None
         self.choices: dict[str, ChoiceRow] = {}
-        self.device = TierSection(
-            theme,
-            "Memory of the model",
-            "For chats that are in use. Another size opens the model again.",
-            (AUTOMATIC, OWN),
-            is_costly=True,
-        )
-        self.ram = TierSection(
-            theme,
-            "Put aside in memory",
-            "For chats that wait. They are back in a moment.",
-            (AUTOMATIC, OFF, OWN),
-        )
-        self.disk = TierSection(
-            theme,
-            "On disk",
-            "For all chats, also after Quire was closed. Only you can read these files.",
-            (AUTOMATIC, OFF, OWN),
-        )
-        self._tiers = (self.device, self.ram, self.disk)
+        self._tiers = tuple(tiers)
+        self.device, self.ram, self.disk = self._tiers
         for tier, budget in zip(self._tiers, budgets, strict=True):
             tier.set_budget(budget)
         self._budgets = list(budgets)

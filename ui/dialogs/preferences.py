@@ -1,10 +1,12 @@
 """General settings: look and memory, which act at once. GUI thread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from PySide6.QtCore import QTimer, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from shiboken6 import isValid
 
 from ui.controls.labels import Label
 from ui.controls.segmented import Segmented
@@ -23,6 +25,8 @@ THEME_NAMES: tuple[tuple[ThemeChoice, str], ...] = (
 )
 PAGES = (("look", "Look"), ("memory", "Memory"))
 _WIDTH = 520
+_PREPARE_MS = 20
+_POLISHED_AT_ONCE = 8
 
 
 class LookPage(QWidget):
@@ -80,7 +84,8 @@ class PreferencesDialog(Dialog):
     Args:
         theme: Colours and fonts.
         parent: The window.
-        make_memory: Makes the page of memory; called once at most.
+        make_memory: Makes the page of memory, piece by piece, the page itself last; its argument owns
+            the pieces. Called once.
 
     Attributes:
         pages: Chooses the page.
@@ -88,15 +93,25 @@ class PreferencesDialog(Dialog):
     """
 
     def __init__(
-        self, theme: Theme, parent: QWidget | None, *, make_memory: Callable[[], MemoryPage]
+        self,
+        theme: Theme,
+        parent: QWidget | None,
+        *,
+        make_memory: Callable[[QWidget], Iterator[MemoryPage | None]],
     ) -> None:
         super().__init__(theme, "Settings", parent, width=_WIDTH)
         self.pages = Segmented(theme, "Page", PAGES)
         self.pages.chosen.connect(self.show_page)
         self.look = LookPage(theme)
-        self._make_memory = make_memory
         self._memory: MemoryPage | None = None
         self._area = TallArea()
+        self._parts = make_memory(self._area)
+        self._preparation = self._prepare_memory()
+        self._is_prepared = False
+        self._prepare_later = QTimer(self)
+        self._prepare_later.setInterval(_PREPARE_MS)
+        self._prepare_later.timeout.connect(self._prepare)
+        self.finished.connect(self._prepare_later.stop)
         self._area.content.addWidget(self.look)
         self.content.addWidget(self.pages)
         self.content.addSpacing(4)
@@ -110,14 +125,51 @@ class PreferencesDialog(Dialog):
         self.show_page("look")
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether the page of memory can be shown at once."""
+        return self._is_prepared
+
+    @property
     def memory(self) -> MemoryPage:
-        """The page of memory; made when it is first wanted, since it has many parts."""
-        if self._memory is None:
-            self._memory = self._make_memory()
-            self._memory.hide()
-            self._area.content.addWidget(self._memory)
-            self._memory.height_changed.connect(self._fit_later.start)
+        """The page of memory; what is not made of it yet is made now."""
+        while self._memory is None:
+            self._make_part()
         return self._memory
+
+    def _make_part(self) -> None:
+        page = next(self._parts)
+        if page is not None:
+            page.hide()
+            page.height_changed.connect(self._fit_later.start)
+            self._area.content.addWidget(page)
+            self._memory = page
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Qt override."""
+        super().showEvent(event)
+        if not self._is_prepared:
+            self._prepare_later.start()
+
+    def _prepare(self) -> None:
+        try:
+            next(self._preparation)
+        except StopIteration:
+            self._is_prepared = True
+            self._prepare_later.stop()
+
+    def _prepare_memory(self) -> Iterator[None]:
+        """Make the page of memory while the other one is looked at: it has many parts, and a style sheet.
+
+        All of it at once would hold up the window for 20 ms when the page is chosen.
+        """
+        while self._memory is None:
+            self._make_part()
+            yield
+        for number, widget in enumerate(self._memory.findChildren(QWidget)):
+            if isValid(widget):  # the choices of a model go with it
+                widget.ensurePolished()
+            if number % _POLISHED_AT_ONCE == 0:
+                yield
 
     @property
     def area(self) -> TallArea:

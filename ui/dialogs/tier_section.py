@@ -34,6 +34,7 @@ class TierSection(QWidget):
         hint: One plain sentence.
         choices: Of `AUTOMATIC`, `OFF`, `OWN`.
         is_costly: Another budget takes effort, so an own size is told only when one is typed.
+        parent: Owner until a layout takes it.
 
     Attributes:
         choice, field: The controls.
@@ -54,8 +55,9 @@ class TierSection(QWidget):
         choices: Sequence[tuple[str, str]],
         *,
         is_costly: bool = False,
+        parent: QWidget | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(parent)
         self._theme = theme
         self._name = name
         self._is_costly = is_costly

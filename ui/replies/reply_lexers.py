@@ -6,10 +6,8 @@ shows plain text until it is there. No Qt here.
 """
 
 import logging
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PLAIN = "Text only"
-_POLITE_SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +98,9 @@ class LexerShelf:
         while True:
             work = self._wanted.get()
             try:
-                with _polite():
-                    work()
+                work()
             except Exception:
                 logger.exception("Something could not be loaded beside the window")
-
-
-@contextmanager
-def _polite() -> Iterator[None]:
-    """Give the interpreter's lock to who waits for it after 0.5 ms, not 5.
-
-    A GUI thread that paints gives it back and wants it again dozens of times; so it would wait for
-    most of what is loaded here.
-    """
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(_POLITE_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before_s)
 
 
 def _names_by_alias() -> Mapping[str, str]:

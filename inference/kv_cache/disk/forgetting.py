@@ -15,11 +15,11 @@ from inference.kv_cache.disk.files import (
     write_file,
 )
 from inference.kv_cache.disk.format import Header, pack_header, parse_header
+from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags, rows_tag
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
     ORPHAN_SECONDS,
-    FoundPiece,
     chat_names,
     namespace_paths,
     owned_tags,
@@ -43,7 +43,7 @@ class Forgotten:
 
     paths: tuple[str, ...]
     num_bytes: int
-    kept: tuple[FoundPiece, ...]
+    kept: tuple[Entry, ...]
 
 
 def forget_conversation(root: Path, conversation_id: str) -> int:
@@ -61,7 +61,7 @@ def forget_files(root: str, conversation_id: str, now: float) -> Forgotten:
     The journal goes before the pieces: if this is interrupted, they have no owner and go later.
     """
     paths: list[str] = []
-    kept: list[FoundPiece] = []
+    kept: list[Entry] = []
     freed = 0
     for folder in namespace_paths(root):
         chat = names.conversation_path(folder, conversation_id, "")
@@ -91,7 +91,7 @@ def forget_all_but(root: Path, conversation_ids: Iterable[str]) -> int:
 def _forget_chat(folder: str, chat: str, now: float) -> Forgotten:
     """Remove a conversation's files from one namespace; `chat` is their path without a suffix."""
     paths: list[str] = []
-    kept: list[FoundPiece] = []
+    kept: list[Entry] = []
     freed = 0
     journal, trail = chat + names.OWN, chat + names.TRAIL
     is_known = size_of(journal) is not None
@@ -110,8 +110,8 @@ def _forget_chat(folder: str, chat: str, now: float) -> Forgotten:
 
 
 def _without_owner(
-    pieces: list[FoundPiece], tags: Set[bytes], others: Set[bytes], now: float
-) -> Iterator[FoundPiece]:
+    pieces: list[Entry], tags: Set[bytes], others: Set[bytes], now: float
+) -> Iterator[Entry]:
     for found in pieces:
         is_mine_or_nobodys = found.owner_tag in tags or now - found.used > ORPHAN_SECONDS
         if found.owner_tag not in others and is_mine_or_nobodys:
@@ -127,7 +127,7 @@ def _remove(path: str, paths: list[str]) -> int:
     return size
 
 
-def _keep_first_rows(folder: str, found: FoundPiece, others: Set[bytes]) -> FoundPiece | None:
+def _keep_first_rows(folder: str, found: Entry, others: Set[bytes]) -> Entry | None:
     """Write the first rows of a piece as one of their own if another goes on after them."""
     header = _read_header(found)
     if header is None:
@@ -151,11 +151,10 @@ def _keep_first_rows(folder: str, found: FoundPiece, others: Set[bytes]) -> Foun
         write_file(path, parts, found.used)
     except OSError:
         return None
-    tag = names.owner_tag(piece.key)
-    return FoundPiece(path, piece, found.base_tag, tag, reader.file_bytes(piece), found.used)
+    return Entry(path, piece, found.base_tag, reader.file_bytes(piece), found.used)
 
 
-def _read_header(found: FoundPiece) -> Header | None:
+def _read_header(found: Entry) -> Header | None:
     try:
         with open_for_reading(found.path) as file:
             header = parse_header(file.read(MOST_HEADER_BYTES + 4 * found.piece.end))

@@ -6,7 +6,7 @@ Pure bookkeeping in memory; owned by the store, under its lock. Times are second
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
@@ -27,21 +27,26 @@ class Entry:
         path: Of the file.
         piece: What its name says.
         base_tag: Tag of its base key.
-        owner_tag: What stands for it in journals.
         size: Its bytes.
         used: When it was last used; set by `PieceIndex.touch`.
-        noted: The same, as the file has it.
         text: Base key and ids of the rows [0, end), once they are known from its header.
+        noted: When it was last used, as the file has it.
+        owner_tag: What stands for it in journals.
     """
 
     path: str
     piece: Piece
     base_tag: str
-    owner_tag: bytes
     size: int
     used: float
-    noted: float
     text: tuple[BlockHash, tuple[int, ...]] | None = None
+    noted: float = field(init=False)
+    owner_tag: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A file that was just seen or written has noted its use."""
+        self.noted = self.used
+        self.owner_tag = names.owner_tag(self.piece.key)
 
 
 @dataclass(frozen=True, slots=True)

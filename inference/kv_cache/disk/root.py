@@ -7,42 +7,20 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import entries, is_folder, remove_file, size_of
+from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags
-from inference.kv_cache.tiers import Piece
 
 TEMPORARY_SECONDS = 3600.0
 """A file that nobody finished is removed at this age even if its process seems to live."""
 
 ORPHAN_SECONDS = 600.0
 """A piece without an owner is removed at this age; before, another process may be about to own it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPiece:
-    """A piece seen by a scan.
-
-    Attributes:
-        path: Of its file.
-        piece: What its name says.
-        base_tag: Tag of its base key.
-        owner_tag: What stands for it in journals.
-        size: Bytes.
-        used: When it was last used, in seconds.
-    """
-
-    path: str
-    piece: Piece
-    base_tag: str
-    owner_tag: bytes
-    size: int
-    used: float
 
 
 def namespace_paths(root: str) -> list[str]:
@@ -54,8 +32,8 @@ def namespace_paths(root: str) -> list[str]:
     ]
 
 
-def scan_pieces(namespace_path: str, now: float) -> list[FoundPiece]:
-    """All pieces of a namespace; on the way, what was never finished is removed."""
+def scan_pieces(namespace_path: str, now: float) -> list[Entry]:
+    """All pieces of a namespace, none used after `now`; what was never finished is removed."""
     found = []
     for entry in _block_entries(namespace_path):
         parsed = names.parse_piece_name(entry.name)
@@ -67,8 +45,8 @@ def scan_pieces(namespace_path: str, now: float) -> list[FoundPiece]:
                 remove_file(entry.path)
                 continue
             status = entry.stat(follow_symlinks=False)
-            tag = names.owner_tag(parsed[0].key)
-            found.append(FoundPiece(entry.path, *parsed, tag, status.st_size, status.st_mtime))
+            used = min(status.st_mtime, now)
+            found.append(Entry(entry.path, *parsed, status.st_size, used))
     return found
 
 

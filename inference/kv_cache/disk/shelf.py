@@ -8,7 +8,7 @@ people: what is not there any more is a miss.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from inference.kv_cache.block import BlockHash
@@ -20,7 +20,6 @@ from inference.kv_cache.disk.index import Entry, PieceIndex
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
     ORPHAN_SECONDS,
-    FoundPiece,
     clear_all,
     namespace_paths,
     owned_tags,
@@ -195,9 +194,9 @@ class Shelf:
             for path in forgotten.paths:
                 self._index.remove(path)
                 self._small.pop(path, None)
-            for piece in forgotten.kept:
-                self._add(_entry_of(piece))
-                self._written_bytes += piece.size
+            for entry in forgotten.kept:
+                self._add(entry)
+                self._written_bytes += entry.size
         return forgotten.num_bytes
 
     def clear(self) -> int:
@@ -227,9 +226,7 @@ class Shelf:
             return False
         if size_of(path) != self._reader.file_bytes(piece):
             return False
-        now = self._clock()
-        owner_tag = names.owner_tag(piece.key)
-        self._add(Entry(path, piece, tag, owner_tag, self._reader.file_bytes(piece), now, now))
+        self._add(Entry(path, piece, tag, self._reader.file_bytes(piece), self._clock()))
         return True
 
     def _add(self, entry: Entry) -> None:
@@ -257,14 +254,10 @@ def _scan_namespace(folder: str, now: float) -> list[Entry]:
     # Files before journals: a piece that another process writes meanwhile has an owner by then.
     found = scan_pieces(folder, now)
     owned = owned_tags(folder)
-    entries = []
-    for piece in found:
-        is_orphan = piece.owner_tag not in owned and now - piece.used > ORPHAN_SECONDS
-        if not (is_orphan and remove_file(piece.path)):
-            entries.append(_entry_of(piece, now))
-    return entries
+    return [
+        entry for entry in found if not (_is_orphan(entry, owned, now) and remove_file(entry.path))
+    ]
 
 
-def _entry_of(found: FoundPiece, now: float = float("inf")) -> Entry:
-    used = min(found.used, now)
-    return Entry(found.path, found.piece, found.base_tag, found.owner_tag, found.size, used, used)
+def _is_orphan(entry: Entry, owned: Set[bytes], now: float) -> bool:
+    return entry.owner_tag not in owned and now - entry.used > ORPHAN_SECONDS

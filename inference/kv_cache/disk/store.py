@@ -276,15 +276,14 @@ class DiskStore:
         size = self._reader.file_bytes(piece)
         if not self._shelf.make_room(size, older_than=used):
             return "over_budget"
-        tag, owner_tag = names.base_tag(base_key), names.owner_tag(piece.key)
+        tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
         parts = [pack_header(self._namespace, base_key, ids, start, payload), payload]
         fan = os.path.basename(os.path.dirname(path))
         miss = self._writer.write(lambda: write_file(path, parts, used), names.BLOCKS, fan)
         if miss is None:
             self._writer.succeed()
-            entry = Entry(path, piece, tag, owner_tag, size, used, used, (base_key, ids))
-            self._shelf.add_written(entry)
+            self._shelf.add_written(Entry(path, piece, tag, size, used, (base_key, ids)))
         return miss
 
     def _next_use(self) -> float:
