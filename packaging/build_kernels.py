@@ -44,7 +44,7 @@ MSVC_FLAGS = {
 }
 # Without contraction, or what is computed would depend on what the compiler inlines.
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
-COMMON += ["-fno-math-errno", "-pthread", "-Wall", "-Wextra"]
+COMMON += ["-fno-tree-reassoc", "-fno-math-errno", "-pthread", "-Wall", "-Wextra"]
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=undefined"]
 MSVC_COMMON = ["/nologo", "/std:c++17", "/O2", "/EHsc", "/MD", "/fp:precise"]

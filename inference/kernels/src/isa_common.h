@@ -15,9 +15,16 @@
 #define QUIRE_INLINE __forceinline
 #define QUIRE_NOINLINE __declspec(noinline)
 #define QUIRE_UNROLL
+#define QUIRE_FORGET(pointer)
+#define QUIRE_NOW(vector)
 #else
 #define QUIRE_INLINE inline __attribute__((always_inline))
 #define QUIRE_NOINLINE __attribute__((noinline))
+// Hide from the compiler what a pointer points to: or it loads far ahead, and then saves and reloads what
+// its registers cannot hold.
+#define QUIRE_FORGET(pointer) __asm__("" : "+r"(pointer))
+// Have a vector (of x86) ready at this place: or sums are put off, and all their parts saved until then.
+#define QUIRE_NOW(vector) __asm__("" : "+v"(vector))
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
 #else
