@@ -5,6 +5,8 @@ new to all of them. Rates are medians over the rounds; a ratio is the median of 
 so that a slow moment of the machine, which hits all, does not count. With OMP_WAIT_POLICY=PASSIVE in
 the environment, as the program sets it, waiting threads sleep: beside other work all are faster so.
 
+    llama.cpp runs with flash attention and without: neither is always the faster one.
+
     prefill N       N prompt tokens until the first token is chosen
     decode at D     64 tokens after the first one, with D tokens before them
     ready           from a new process to an engine that can answer, imports included
@@ -37,10 +39,10 @@ from tests.benchmarks.contenders import (
 )
 
 PREFILL_TOKENS = (128, 512)
-DECODE_DEPTHS = (0, 1024)
+DECODE_DEPTHS = (0, 1024, 3000)
 DECODE_TOKENS = 64
 CHECKED_TOKENS = 16
-CONTEXT_TOKENS = 2048
+CONTEXT_TOKENS = 4096
 MAX_PROMPTS = 50
 CHECK_SEED = 1_000_000  # far from those of the measurements, as no prompt may come twice
 ORDINARY_IDS = (3_000, 25_000)  # words in every vocabulary of a chat model, no control tokens
@@ -195,7 +197,12 @@ def make_peers(names: list[str], path: Path, threads: int, dtype: DtypeName) -> 
         elif path.suffix != ".gguf":
             print("llama.cpp is left out: it opens GGUF files only.")
         else:
-            peers.append(LlamaCpp(path, threads=threads, context_tokens=CONTEXT_TOKENS))
+            for is_flash in (False, True):
+                peers.append(
+                    LlamaCpp(
+                        path, threads=threads, context_tokens=CONTEXT_TOKENS, is_flash=is_flash
+                    )
+                )
     return peers
 
 
@@ -236,6 +243,8 @@ def main() -> None:
     ready = {}
     if not arguments.no_ready:
         for contender in [ours, *peers]:
+            if contender.name not in READY_CODE:
+                continue
             rounds = 1 if contender.name == Transformers.name else 3  # it takes most of a minute
             ready[contender.name] = round(
                 time_to_ready(contender.name, path, threads, rounds=rounds), 2

@@ -124,10 +124,12 @@ class Transformers:
 class LlamaCpp:
     """llama.cpp through llama-cpp-python, on the file's own quantised weights."""
 
-    name = "llama.cpp"
-
-    def __init__(self, path: Path, *, threads: int, context_tokens: int) -> None:
+    def __init__(
+        self, path: Path, *, threads: int, context_tokens: int, is_flash: bool = False
+    ) -> None:
         import llama_cpp
+
+        self.name = "llama.cpp flash" if is_flash else "llama.cpp"
 
         self._llama = llama_cpp.Llama(
             str(path),
@@ -135,6 +137,7 @@ class LlamaCpp:
             n_threads=threads,
             n_threads_batch=threads,
             n_gpu_layers=0,
+            flash_attn=is_flash,
             verbose=False,
         )
 
