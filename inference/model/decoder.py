@@ -22,6 +22,7 @@ from inference.model.runner import ModelRunner
 from inference.model.spec import BIAS_OF, LayerSpec, ModelSpec, Role, RopeSpec, WeightKey
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # of a weight (N, K) and a bias (N,)
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -78,7 +79,7 @@ class TorchDecoder:
         spec: ModelSpec,
         weights: Mapping[WeightKey, Tensor],
         *,
-        make_linear: "Callable[[Tensor, Tensor | None], Linear] | None" = None,
+        make_linear: MakeLinear | None = None,
     ) -> None:
         """Join a model and its weights.
 
@@ -86,8 +87,8 @@ class TorchDecoder:
             spec: What to compute.
             weights: For each of the spec's keys, of the spec's shapes: norms in float32, all else in
                 the type to compute in; on one device. They are used where they are.
-            make_linear: Makes the product with a matrix (N, K) and a bias (N,); else what is fastest
-                with torch's own operators.
+            make_linear: Makes the products with the matrices; else they are what is fastest with
+                torch's own operators.
         """
         embedding = weights[WeightKey("embedding")]
         self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
@@ -95,7 +96,7 @@ class TorchDecoder:
         self.device = embedding.device
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
-        self.config_text = repr(spec)
+        self.config_text = f"torch {spec}"
         make = make_linear or fast_linear
         self._spec = spec
         self._activation = _ACTIVATIONS[spec.activation]
@@ -156,8 +157,6 @@ class TorchDecoder:
 
     def _logits(self, x: Tensor) -> Tensor:
         """(rows, hidden) to (rows, V), float32."""
-        if not x.shape[0]:
-            return torch.empty(0, self.vocab_size, device=self.device)
         logits = self._head(_rms_norm(x, self._final_norm, self._spec.norm_epsilon)).float()
         logits = logits * self._spec.logit_scale
         cap = self._spec.logit_softcap
@@ -196,7 +195,7 @@ class _Layer:
         layer: LayerSpec,
         spec: ModelSpec,
         weights: Mapping[Role, Tensor],
-        make_linear: Callable[[Tensor, Tensor | None], Linear],
+        make_linear: MakeLinear,
     ) -> "_Layer":
         return cls(
             linears={

@@ -4,15 +4,17 @@ Pure Python. Whatever is not surely the same as in transformers is refused, for 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from inference.model.spec import LayerSpec, ModelSpec, RopeSpec, UnsupportedSpecError
+from inference.model.spec import Activation, LayerSpec, ModelSpec, RopeSpec, UnsupportedSpecError
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
 from inference.model.spec_rope import make_rope, stable_context_tokens
 from inference.model.spec_values import SpecValues
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
+HEAD_TENSOR = "lm_head.weight"
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
 _ROPE_BASE = 10_000.0
@@ -22,11 +24,12 @@ _MAX_LAYERS = 1024
 RopeValues = dict[str, object]
 
 
-def spec_from_folder(config: Mapping[str, object]) -> ModelSpec:
+def spec_from_folder(config: Mapping[str, object], tensor_names: Collection[str] = ()) -> ModelSpec:
     """Describe the model of a folder.
 
     Args:
         config: The content of its config.json.
+        tensor_names: Its tensors. A head of its own counts, even if the configuration ties it.
 
     Raises:
         UnsupportedSpecError: The family, or an option of it, is not known here.
@@ -40,7 +43,8 @@ def spec_from_folder(config: Mapping[str, object]) -> ModelSpec:
         raise UnsupportedSpecError(f"the class {classes[0][:40]!r}")
     if values.has("quantization_config"):
         raise UnsupportedSpecError("weights that are quantised already")
-    return _build(name, config, None)
+    spec = _build(name, config, None)
+    return replace(spec, is_head_tied=False) if HEAD_TENSOR in tensor_names else spec
 
 
 def spec_from_gguf(
@@ -81,16 +85,11 @@ def _build(
     head_dim = _head_dim(values, hidden_size, num_heads)
     if num_heads % num_kv_heads:
         raise UnsupportedSpecError(f"{num_heads} heads over {num_kv_heads} key/value heads")
-    activation = ACTIVATIONS.get(values.word(family.activation_key))
-    if values.word(family.activation_key) == "gelu" and name == "gemma":
-        activation = "gelu_tanh"  # as the first configurations of Gemma called it
-    if activation is None:
-        raise UnsupportedSpecError(f"the activation {values.word(family.activation_key)!r}")
     windows = _windows(family, values)
     ropes, rope_indexes = _ropes(
         name, values, windows, head_dim=head_dim, context=context_tokens, divisors=divisors
     )
-    return ModelSpec(
+    spec = ModelSpec(
         family=name,
         vocab_size=values.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -104,19 +103,39 @@ def _build(
             mlp_bias=values.flag("mlp_bias", False),
         ),
         ropes=ropes,
-        activation=activation,
+        activation=_activation(name, values.word(family.activation_key)),
         query_key_norm=family.query_key_norm,
         norm_epsilon=values.number("rms_norm_eps"),
         attention_scale=_attention_scale(family, values, head_dim),
         is_head_tied=values.flag("tie_word_embeddings", False),
         context_tokens=context_tokens,
-        attention_softcap=_cap(family.has_attention_softcap, values, "attn_logit_softcapping"),
-        logit_softcap=_cap(family.has_logit_softcap, values, "final_logit_softcapping"),
-        embedding_scale=_embedding_scale(family, values, hidden_size),
-        residual_scale=_multiplier(family, values, "residual_multiplier"),
-        logit_scale=1.0 / _multiplier(family, values, "logits_scaling"),
         stable_context_tokens=_stable_context(name, values, context_tokens),
     )
+    return _with_scales(spec, family, values)
+
+
+def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSpec:
+    """Add the numbers that are one, or none, in most families."""
+    embedding_scale = _multiplier(family, values, "embedding_multiplier")
+    return replace(
+        spec,
+        attention_softcap=_cap(family.has_attention_softcap, values, "attn_logit_softcapping"),
+        logit_softcap=_cap(family.has_logit_softcap, values, "final_logit_softcapping"),
+        embedding_scale=(
+            math.sqrt(spec.hidden_size) if family.scales_embedding else embedding_scale
+        ),
+        residual_scale=_multiplier(family, values, "residual_multiplier"),
+        logit_scale=1.0 / _multiplier(family, values, "logits_scaling"),
+    )
+
+
+def _activation(name: str, word: str) -> Activation:
+    if word == "gelu" and name == "gemma":
+        return "gelu_tanh"  # as the first configurations of Gemma called it
+    activation = ACTIVATIONS.get(word)
+    if activation is None:
+        raise UnsupportedSpecError(f"the activation {word[:40]!r}")
+    return activation
 
 
 def _head_dim(values: SpecValues, hidden_size: int, num_heads: int) -> int:
@@ -134,12 +153,6 @@ def _attention_scale(family: Family, values: SpecValues, head_dim: int) -> float
     if family.scales_by_scalar:
         return 1.0 / math.sqrt(values.number("query_pre_attn_scalar"))
     return 1.0 / math.sqrt(head_dim)
-
-
-def _embedding_scale(family: Family, values: SpecValues, hidden_size: int) -> float:
-    if family.scales_embedding:
-        return math.sqrt(hidden_size)
-    return _multiplier(family, values, "embedding_multiplier")
 
 
 def _multiplier(family: Family, values: SpecValues, key: str) -> float:

@@ -257,6 +257,14 @@ def test_longrope_without_its_factors_is_refused() -> None:
         spec_from_gguf("phi3", {**_SIZES, "rope_parameters": rope})
 
 
+def test_a_head_that_is_stored_is_used_even_if_it_is_called_tied() -> None:
+    """As transformers does if both are there and differ."""
+    tied = {**_LLAMA, "tie_word_embeddings": True}
+    assert spec_from_folder(tied, {"model.embed_tokens.weight"}).is_head_tied
+    both = {"model.embed_tokens.weight", "lm_head.weight"}
+    assert not spec_from_folder(tied, both).is_head_tied
+
+
 def test_spec_is_a_value() -> None:
     spec: ModelSpec = spec_from_folder(_LLAMA)
     assert hash(spec) == hash(spec_from_folder(dict(_LLAMA)))

@@ -127,7 +127,8 @@ def test_each_tensor_is_read_once_and_norms_in_float32() -> None:
 
     def read(name: str, dtype: torch.dtype) -> Tensor:
         asked.append((name, dtype))
-        return tensors[name].to(dtype)
+        tensor: Tensor = tensors[name].to(dtype)
+        return tensor
 
     weights = take_weights(folder_sources(spec_of(module)), read, torch.bfloat16)
     names = [name for name, _ in asked]
