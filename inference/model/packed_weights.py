@@ -31,6 +31,7 @@ Bytes = npt.NDArray[np.uint8]
 _PIECE_ROWS = 2048  # of one matrix that a thread packs at a time
 _SHARE_FOR_WEIGHTS = 0.9  # of the free memory
 _Q8_BLOCK = 32
+_KNOWN = dict(MatrixType.__members__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def _rows_of(decoder: GgufDecoder, key: WeightKey, kernels: Kernels) -> _Rows:
     source = decoder.sources[key]
     tensor = decoder.file.tensors[source.tensor_name]
     num_columns = source.tensor_shape[1]
-    packed = MatrixType.__members__.get(tensor.type_name)
+    packed = _KNOWN.get(tensor.type_name)
     if packed is None:
         packed = MatrixType.F32 if num_columns % _Q8_BLOCK else MatrixType.Q8_0
         logger.warning("%s: %s becomes %s", source.tensor_name, tensor.type_name, packed.name)

@@ -1,0 +1,189 @@
+"""One GGUF file, three ways to compute it: which is chosen, and that all say the same."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from inference.attention.blocks import BlocksAttention
+from inference.config import EngineConfig
+from inference.engine import Engine
+from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
+from inference.kernels.library import load_kernels
+from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.tensors import KvTensors
+from inference.model import gguf_paths, packed_weights
+from inference.model.base import LanguageModel
+from inference.model.decoder import TorchDecoder
+from inference.model.loader import load_model
+from inference.model.native_model import NativeModel
+from inference.model.packed_weights import to_q8_0
+from inference.model.spec import UnsupportedSpecError
+from inference.model.step import Chunk
+from tests.inference.gguf_files import write_twin
+from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
+from tests.inference.tiny_models import eager_logits, fill_with_garbage, make_tokens
+
+needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> Path:
+    return write_twin(make_twin_module("llama"), tmp_path / "twin.gguf")
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_paths, "load_kernels", lambda: None)
+    monkeypatch.setattr(gguf_paths, "why_no_kernels", lambda: "there was no compiler")
+
+
+def logits_of(
+    model: nn.Module | LanguageModel, token_ids: list[int], *, chunk_tokens: int = 1000
+) -> torch.Tensor:
+    """Logits of every row, (T, V), computed in chunks over blocks full of garbage."""
+    assert not isinstance(model, nn.Module)
+    kv = KvTensors(
+        model.geometry,
+        num_blocks=64,
+        block_size=8,
+        scheme=find_scheme("fp32", model.dtype),
+        device=torch.device("cpu"),
+    )
+    fill_with_garbage(kv)
+    runner = model.make_runner(kv, BlocksAttention())
+    table = list(range(63, -1, -1))
+    rows = [
+        runner.run([Chunk(token_ids[low : low + chunk_tokens], low, table, True, True)])
+        for low in range(0, len(token_ids), chunk_tokens)
+    ]
+    return torch.cat(rows)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", TWINS)
+def test_kernels_give_logits_of_the_original(tmp_path: Path, family: str) -> None:
+    module = make_twin_module(family)
+    path = write_twin(module, tmp_path / "twin.gguf", extra=EXTRA.get(family))
+    loaded = load_model(path, backend="fast", num_threads=2)
+    assert isinstance(loaded.model, NativeModel)
+    tokens = make_tokens(40)
+    expected = eager_logits(module, tokens)
+    for chunk_tokens in (40, 7, 1):
+        actual = logits_of(loaded.model, tokens, chunk_tokens=chunk_tokens)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_kernels_give_logits_of_quantised_weights(tmp_path: Path, quantization: str) -> None:
+    module = remake(wide_config(tie_word_embeddings=True))
+    path = write_twin(module, tmp_path / "twin.gguf", quantization=quantization)
+    tokens = make_tokens(30)
+    expected = logits_of(load_model(path, backend="torch").model, tokens)
+    actual = logits_of(load_model(path, backend="fast").model, tokens)
+    # Inputs are rounded to 8 bits where weights are quantised.
+    bound = 0.05 if quantization.startswith("Q") else 1e-3
+    assert (actual - expected).abs().max() < bound * expected.abs().max()
+
+
+@needs_kernels
+def test_kernels_give_the_same_bits_in_any_chunk_and_with_any_threads(twin: Path) -> None:
+    tokens = make_tokens(90)
+    models = [load_model(twin, backend="fast", num_threads=n).model for n in (1, 3)]
+    whole = logits_of(models[0], tokens)
+    for model, chunk_tokens in ((models[1], 1000), (models[0], 1), (models[1], 13)):
+        assert torch.equal(logits_of(model, tokens, chunk_tokens=chunk_tokens), whole)
+
+
+@needs_kernels
+def test_cpu_gets_kernels_unless_another_type_is_wished_for(twin: Path) -> None:
+    assert isinstance(load_model(twin, backend="auto").model, NativeModel)
+    assert isinstance(load_model(twin, backend="auto", dtype="float32").model, NativeModel)
+    other = load_model(twin, backend="auto", dtype="bfloat16").model
+    assert isinstance(other, TorchDecoder)
+    assert other.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_without_kernels_torch_computes_and_says_so(twin: Path) -> None:
+    assert isinstance(load_model(twin, backend="auto").model, TorchDecoder)
+    engine = Engine.load(twin, EngineConfig(device="cpu"))
+    info = engine.info
+    engine.close()
+    assert (info.compute_path, info.kernels) == ("torch", "compatibility kernels")
+    with pytest.raises(UnsupportedModelError, match="'fast' cannot compute it: there was no comp"):
+        load_model(twin, backend="fast")
+
+
+def test_each_backend_can_be_ordered_and_is_told(twin: Path) -> None:
+    found = {}
+    for backend in ("torch", "bridge"):
+        engine = Engine.load(twin, EngineConfig(device="cpu", backend=backend, num_threads=2))  # type: ignore[arg-type]  # names of backends
+        found[backend] = (engine.info.compute_path, engine.info.kernels, engine.info.num_threads)
+        engine.close()
+    assert found == {
+        "torch": ("torch", "compatibility kernels", 2),
+        "bridge": ("bridge", "transformers", 2),
+    }
+
+
+def test_model_beyond_our_decoder_goes_over_the_bridge(
+    twin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: Any) -> None:
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+
+    monkeypatch.setattr(gguf_paths, "describe_decoder", refuse)
+    assert isinstance(load_model(twin, backend="auto").model, nn.Module)
+    with pytest.raises(UnsupportedModelError, match="a rotary embedding of part of each head"):
+        load_model(twin, backend="torch")
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_tensor_that_is_missing_is_named(tmp_path: Path, backend: Any) -> None:
+    module = make_twin_module("qwen2")
+    path = write_twin(module, tmp_path / "t.gguf", drop_tensors=("blk.1.attn_k.bias",))
+    with pytest.raises(ModelFileError, match=r"'blk\.1\.attn_k\.bias' is missing"):
+        load_model(path, backend=backend)
+
+
+@needs_kernels
+def test_weights_that_do_not_fit_are_refused_with_numbers(
+    twin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "free_bytes", lambda device: 1000)
+    with pytest.raises(NotEnoughMemoryError):
+        load_model(twin, backend="fast")
+
+
+@needs_kernels
+def test_type_that_kernels_do_not_know_is_rounded_to_q8_0_with_a_notice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = remake(wide_config())
+    path = write_twin(module, tmp_path / "twin.gguf", quantization="Q4_1")
+    tokens = make_tokens(20)
+    expected = logits_of(load_model(path, backend="fast").model, tokens)
+    known = {n: kind for n, kind in packed_weights.MatrixType.__members__.items() if n != "Q4_1"}
+    monkeypatch.setattr(packed_weights, "_KNOWN", known)
+    actual = logits_of(load_model(path, backend="fast").model, tokens)
+    assert "Q4_1 becomes Q8_0" in caplog.text
+    assert not torch.equal(actual, expected)
+    assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_to_q8_0_is_the_formats_own_rounding() -> None:
+    numbers = np.random.default_rng(5).normal(size=(7, 96)).astype(np.float32)
+    numbers[2] = 0.0
+    expected = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q8_0)
+    found = to_q8_0(numbers)
+    assert found.shape == expected.shape
+    back = gguf.quants.dequantize(found, gguf.GGMLQuantizationType.Q8_0)
+    scales = np.abs(numbers.reshape(7, -1, 32)).max(axis=2, keepdims=True) / 127
+    assert (np.abs((back - numbers).reshape(7, -1, 32)) <= 0.51 * scales + 1e-9).all()
+    assert not back[2].any()
