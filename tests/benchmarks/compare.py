@@ -197,12 +197,10 @@ def make_peers(names: list[str], path: Path, threads: int, dtype: DtypeName) -> 
         elif path.suffix != ".gguf":
             print("llama.cpp is left out: it opens GGUF files only.")
         else:
-            for is_flash in (False, True):
-                peers.append(
-                    LlamaCpp(
-                        path, threads=threads, context_tokens=CONTEXT_TOKENS, is_flash=is_flash
-                    )
-                )
+            peers += [
+                LlamaCpp(path, threads=threads, context_tokens=CONTEXT_TOKENS, is_flash=is_flash)
+                for is_flash in (False, True)
+            ]
     return peers
 
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from inference.attention.blocks import BlocksAttention
-from inference.config import EngineConfig
+from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
 from inference.kernels.library import load_kernels
+from inference.kernels.structures import MatrixType
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model import gguf_paths, packed_weights
@@ -28,6 +29,7 @@ from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
 from tests.inference.tiny_models import eager_logits, fill_with_garbage, make_tokens
 
+ORDERED: tuple[BackendName, ...] = ("torch", "bridge")
 needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
 
 
@@ -122,8 +124,8 @@ def test_without_kernels_torch_computes_and_says_so(twin: Path) -> None:
 
 def test_each_backend_can_be_ordered_and_is_told(twin: Path) -> None:
     found = {}
-    for backend in ("torch", "bridge"):
-        engine = Engine.load(twin, EngineConfig(device="cpu", backend=backend, num_threads=2))  # type: ignore[arg-type]  # names of backends
+    for backend in ORDERED:
+        engine = Engine.load(twin, EngineConfig(device="cpu", backend=backend, num_threads=2))
         found[backend] = (engine.info.compute_path, engine.info.kernels, engine.info.num_threads)
         engine.close()
     assert found == {
@@ -169,7 +171,7 @@ def test_type_that_kernels_do_not_know_is_rounded_to_q8_0_with_a_notice(
     path = write_twin(module, tmp_path / "twin.gguf", quantization="Q4_1")
     tokens = make_tokens(20)
     expected = logits_of(load_model(path, backend="fast").model, tokens)
-    known = {n: kind for n, kind in packed_weights.MatrixType.__members__.items() if n != "Q4_1"}
+    known = {name: kind for name, kind in MatrixType.__members__.items() if name != "Q4_1"}
     monkeypatch.setattr(packed_weights, "_KNOWN", known)
     actual = logits_of(load_model(path, backend="fast").model, tokens)
     assert "Q4_1 becomes Q8_0" in caplog.text
