@@ -29,7 +29,7 @@ def test_person_gets_a_reply_of_the_starter_model_in_the_window(
         qtbot.waitUntil(lambda: session.model.kind in ("ready", "failed"), timeout=LOAD_MS)
         assert session.model.kind == "ready", session.model.failure
         assert session.model.path == str(starter_model_path)
-        for question in ("What is the capital of France?", "And of Italy?"):
+        for question in ("Name the capital of France.", "And of Italy?"):
             program.window.chat.composer.set_text(question)
             program.window.chat.composer.button.click()
             qtbot.waitUntil(lambda: not session.is_replying, timeout=LOAD_MS)
