@@ -292,7 +292,7 @@ def test_ask_with_the_real_model_keeps_the_chat_and_no_text_in_the_log(
     profile = tmp_path / "perfil ñ 中"
     options = ["--profile", str(profile), "--conversation", "capitals", "--json"]
     options += ["--temperature", "0", "--max-tokens", "12"]
-    code, out, err = quire("ask", "What is the capital of France?", *options)
+    code, out, err = quire("ask", "Name the capital of France.", *options)
     assert (code, err) == (0, "")
     report = json.loads(out)
     assert report["text"] == "The capital of France is Paris."

@@ -168,7 +168,7 @@ def test_real_engine_replies_through_session_and_worker(
     worker.start()
     session.load_model(str(starter_model_path))
     session.set_chat_settings(ChatSettings("", SamplingParams(temperature=0.0, max_tokens=12)))
-    session.send("What is the capital of France?")
+    session.send("Name the capital of France.")
     qtbot.waitUntil(lambda: not session.is_replying, timeout=120_000)
     assert session.conversation is not None
     reply = session.conversation.path()[-1]
