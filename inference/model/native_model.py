@@ -114,6 +114,11 @@ class NativeModel:
         return NativeRunner(self, kv, self._calls, self._team)
 
     @property
+    def embedding_bytes(self) -> int:
+        """Memory of the embedding, of which a step reads a few rows."""
+        return self._weights.matrices[WeightKey("embedding")].data.nbytes
+
+    @property
     def structure(self) -> c.Model:
         """What the kernels read; valid as long as this model."""
         return self._model
