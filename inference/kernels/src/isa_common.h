@@ -17,6 +17,7 @@
 #define QUIRE_UNROLL
 #define QUIRE_FORGET(pointer)
 #define QUIRE_NOW(vector)
+#define QUIRE_PREFETCH(address) _mm_prefetch(reinterpret_cast<const char *>(address), _MM_HINT_T0)
 #else
 #define QUIRE_INLINE inline __attribute__((always_inline))
 #define QUIRE_NOINLINE __attribute__((noinline))
@@ -25,6 +26,7 @@
 #define QUIRE_FORGET(pointer) __asm__("" : "+r"(pointer))
 // Have a vector (of x86) ready at this place: or sums are put off, and all their parts saved until then.
 #define QUIRE_NOW(vector) __asm__("" : "+v"(vector))
+#define QUIRE_PREFETCH(address) __builtin_prefetch(address)
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
 #else

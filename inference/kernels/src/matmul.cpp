@@ -7,81 +7,82 @@
 namespace quire {
 namespace {
 
-// A chunk is some 16-row panels times up to so many rows of x: their rounded inputs stay in the second-level
+// A chunk is a range of panels times up to so many rows of x: their rounded inputs stay in the second-level
 // cache while panels pass by.
 constexpr int32_t kChunkX = 64;
 constexpr int kMaxJobs = 8;
-// Multiply-adds that a chunk should have at least, about 10 microseconds: far above the cost of claiming it.
-constexpr int64_t kChunkWork = 500000;
-constexpr int64_t kByteWork = 12;  // a byte of weights costs as much as so many multiply-adds
-constexpr int kChunksPerThread = 8;
+constexpr int kMaxRanges = 512;
+// Work is counted in multiply-adds. A chunk has at least some microseconds' worth, far above the cost of
+// claiming it, and at most some 100, so that threads end together though one of them lost its core.
+constexpr int64_t kLeastWork = 200000;
+constexpr int64_t kMostWork = 8000000;
+constexpr int64_t kByteWork = 8;  // a byte of weights takes as long as so many multiply-adds
 
-struct Cut {
-  int32_t panels;       // of the matrix
-  int32_t per_chunk;    // panels in a chunk
-  int32_t x_spans;      // pieces of kChunkX rows
-  int32_t first_chunk;  // of this job in the region
-};
-
+// Panels of all jobs are counted through. Ranges of them get shorter towards the end: long ones are read
+// faster, short ones let the threads end together.
 struct Region {
   const Isa *isa;
   const MatmulJob *jobs;
   const Inputs *inputs;
   int num_jobs;
-  Cut cuts[kMaxJobs];
+  int32_t x_spans;                   // pieces of kChunkX rows
+  int32_t job_starts[kMaxJobs + 1];  // first panel of each job
+  int num_ranges;
+  int32_t range_starts[kMaxRanges + 1];
 };
 
-int64_t panel_work(const qk_matrix &matrix, int32_t num_x) {
-  const int64_t columns = matrix.num_columns;
-  const int64_t bytes = is_float_type(matrix.type) ? columns * kPanelRows * (matrix.type == QK_F32 ? 4 : 2)
-                                                   : panel_bytes(layout_of(matrix.type), matrix.num_columns);
-  const int64_t products = columns * kPanelRows * (num_x < kChunkX ? num_x : kChunkX);
-  return bytes * kByteWork > products ? bytes * kByteWork : products;
-}
-
-// Work of one chunk: small enough that threads end together, large enough to be worth claiming.
-int64_t work_of_a_chunk(const MatmulJob *jobs, int num_jobs, int32_t num_x, int team_size) {
-  int64_t total = 0;
-  for (int j = 0; j < num_jobs; ++j) {
-    total += panel_work(*jobs[j].matrix, num_x) * num_panels(jobs[j].matrix->num_rows);
-  }
-  const int64_t share = total / (team_size * kChunksPerThread);
-  const int64_t largest = 8 * kChunkWork;
-  return share < kChunkWork ? kChunkWork : share > largest ? largest : share;
-}
-
-int cut_region(Region &region, int team_size) {
-  const int32_t num_x = region.inputs->num_x;
-  const int64_t work = work_of_a_chunk(region.jobs, region.num_jobs, num_x, team_size);
-  int num_chunks = 0;
+// Of the average panel.
+int64_t panel_work(const Region &region) {
+  const int32_t num_x = region.inputs->num_x < kChunkX ? region.inputs->num_x : kChunkX;
+  int64_t bytes = 0, products = 0;
   for (int j = 0; j < region.num_jobs; ++j) {
     const qk_matrix &matrix = *region.jobs[j].matrix;
-    const int64_t fitting = work / panel_work(matrix, num_x);
-    Cut &cut = region.cuts[j];
-    cut.panels = num_panels(matrix.num_rows);
-    cut.per_chunk = fitting < 1 ? 1 : fitting > cut.panels ? cut.panels : static_cast<int32_t>(fitting);
-    cut.x_spans = (num_x + kChunkX - 1) / kChunkX;
-    cut.first_chunk = num_chunks;
-    num_chunks += (cut.panels + cut.per_chunk - 1) / cut.per_chunk * cut.x_spans;
+    bytes += qk_packed_bytes(matrix.type, matrix.num_rows, matrix.num_columns);
+    products += static_cast<int64_t>(matrix.num_rows) * matrix.num_columns * num_x;
   }
-  return num_chunks;
+  const int64_t work = bytes * kByteWork > products ? bytes * kByteWork : products;
+  return work / region.job_starts[region.num_jobs] + 1;
+}
+
+void cut_region(Region &region, int team_size) {
+  region.x_spans = (region.inputs->num_x + kChunkX - 1) / kChunkX;
+  region.job_starts[0] = 0;
+  for (int j = 0; j < region.num_jobs; ++j) {
+    region.job_starts[j + 1] = region.job_starts[j] + num_panels(region.jobs[j].matrix->num_rows);
+  }
+  const int32_t panels = region.job_starts[region.num_jobs];
+  const int64_t work = panel_work(region);
+  const int64_t least = kLeastWork / work + 1;
+  const int64_t most = kMostWork / work + 1 + panels / (kMaxRanges / 2);
+  region.num_ranges = 0;
+  int32_t start = 0;
+  while (start < panels) {
+    region.range_starts[region.num_ranges++] = start;
+    const int64_t share = (panels - start) / (2 * team_size);
+    const int64_t length = share < least ? least : share > most ? most : share;
+    start = length < panels - start && region.num_ranges < kMaxRanges ? start + static_cast<int32_t>(length)
+                                                                      : panels;
+  }
+  region.range_starts[region.num_ranges] = panels;
 }
 
 void do_chunk(void *context, int chunk, int) {
   const Region &region = *static_cast<const Region *>(context);
-  int j = region.num_jobs - 1;
-  while (region.cuts[j].first_chunk > chunk) --j;
-  const Cut &cut = region.cuts[j];
-  const MatmulJob &job = region.jobs[j];
-  const int index = chunk - cut.first_chunk;
   // The pieces of x come one after the other for the same panels, which are in the cache then.
-  const int32_t first_panel = index / cut.x_spans * cut.per_chunk;
-  const int32_t left = cut.panels - first_panel;
-  const int32_t first_x = index % cut.x_spans * kChunkX;
+  const int range = chunk / region.x_spans;
+  const int32_t first_x = chunk % region.x_spans * kChunkX;
   const int32_t x_left = region.inputs->num_x - first_x;
-  region.isa->matmul_panels(*job.matrix, first_panel, left < cut.per_chunk ? left : cut.per_chunk,
-                            *region.inputs, first_x, x_left < kChunkX ? x_left : kChunkX, job.y,
-                            job.y_stride);
+  const int32_t start = region.range_starts[range];
+  const int32_t end = region.range_starts[range + 1];
+  for (int j = 0; j < region.num_jobs; ++j) {
+    const int32_t job_start = region.job_starts[j];
+    const int32_t first = start > job_start ? start : job_start;
+    const int32_t last = end < region.job_starts[j + 1] ? end : region.job_starts[j + 1];
+    if (first >= last) continue;
+    const MatmulJob &job = region.jobs[j];
+    region.isa->matmul_panels(*job.matrix, first - job_start, last - first, *region.inputs, first_x,
+                              x_left < kChunkX ? x_left : kChunkX, job.y, job.y_stride);
+  }
 }
 
 struct Rounding {
@@ -102,10 +103,13 @@ void round_tile(void *context, int chunk, int) {
 
 void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs, const Inputs &inputs) {
   for (int done = 0; done < num_jobs; done += kMaxJobs) {
-    const int left = num_jobs - done;
-    Region region = {&isa, jobs + done, &inputs, left < kMaxJobs ? left : kMaxJobs, {}};
-    const int num_chunks = cut_region(region, team.size());
-    team.run(num_chunks, do_chunk, &region);
+    Region region;
+    region.isa = &isa;
+    region.jobs = jobs + done;
+    region.inputs = &inputs;
+    region.num_jobs = num_jobs - done < kMaxJobs ? num_jobs - done : kMaxJobs;
+    cut_region(region, team.size());
+    team.run(region.num_ranges * region.x_spans, do_chunk, &region);
   }
 }
 
