@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_int32, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.attention.base import Span
+from inference.config import KvSchemeName
 from inference.kernels.library import LIBRARY_PATH, Kernels, Team, open_library
 from inference.kernels.structures import (
     Activation,
@@ -31,14 +32,13 @@ from inference.kernels.structures import (
 from inference.kernels.structures import Span as SpanStructure
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.tensors import KvTensors
-from inference.model.decoder_weights import take_weights
+from inference.model.decoder_weights import read_weights
 from inference.model.spec import ModelSpec, WeightKey
-from inference.model.spec_weights import folder_sources
 from inference.model.step import Chunk, lay_out
-from tests.inference.tiny_decoders import spec_of
+from tests.inference.tiny_decoders import weights_of
 from tests.inference.tiny_models import fill_with_garbage
 
-SCHEMES = {
+SCHEMES: dict[KvSchemeName, KvScheme] = {
     "fp32": KvScheme.F32,
     "fp16": KvScheme.F16,
     "bf16": KvScheme.BF16,
@@ -92,9 +92,11 @@ class Memory:
         self._kept.append(values)
         return values.ctypes.data
 
-    def structures(self, kind: type[ctypes.Structure], values: Sequence[object]) -> int:
+    def structures(self, kind: type[ctypes.Structure], values: Sequence[ctypes.Structure]) -> int:
         """Address of an array of structures."""
-        array = (kind * len(values))(*values)
+        array = (kind * len(values))()
+        for index, value in enumerate(values):
+            array[index] = value
         self._kept.append(array)
         return ctypes.addressof(array)
 
@@ -181,11 +183,11 @@ class NativeModel:
     @property
     def geometry(self) -> tuple[LayerGeometry, ...]:
         """What each layer stores per token."""
-        return (
-            LayerGeometry(self.spec.num_kv_heads, self.spec.head_dim),
-        ) * self.spec.num_layers
+        return (LayerGeometry(self.spec.num_kv_heads, self.spec.head_dim),) * self.spec.num_layers
 
-    def new_kv(self, scheme: str, *, num_blocks: int = 64, block_size: int = 8) -> KvTensors:
+    def new_kv(
+        self, scheme: KvSchemeName, *, num_blocks: int = 64, block_size: int = 8
+    ) -> KvTensors:
         """Blocks full of garbage."""
         kv = KvTensors(
             self.geometry,
@@ -200,20 +202,18 @@ class NativeModel:
 
 def native_of(module: PreTrainedModel, kind: MatrixType = MatrixType.F32) -> NativeModel:
     """The kernels' form of a transformers model."""
-    spec, tensors = spec_of(module), module.state_dict()
-    sources = folder_sources(spec)
-    weights = take_weights(sources, lambda name, dtype: tensors[name].to(dtype), torch.float32)
-    return NativeModel(spec, weights, kind)
+    weights = weights_of(module)
+    return NativeModel(weights.spec, read_weights(weights, dtype=torch.float32), kind)
 
 
-def random_model(spec: ModelSpec, *, seed: int = 0) -> NativeModel:
+def random_model(spec: ModelSpec, *, kind: MatrixType = MatrixType.F32) -> NativeModel:
     """A model of any shape with random weights."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     weights = {
         key: torch.randn(spec.shape(key.role), generator=generator) * 0.12
         for key in spec.weight_keys
     }
-    return NativeModel(spec, weights)
+    return NativeModel(spec, weights, kind)
 
 
 def kv_structure(memory: Memory, kv: KvTensors) -> Kv:
@@ -248,7 +248,7 @@ def spans_structure(memory: Memory, spans: Sequence[Span]) -> int:
     return memory.structures(SpanStructure, structures)
 
 
-def run_step(
+def try_step(
     model: NativeModel,
     kv: KvTensors,
     chunks: Sequence[Chunk],
@@ -278,6 +278,15 @@ def run_step(
     return logits if is_done else None
 
 
+def run_step(
+    model: NativeModel, kv: KvTensors, chunks: Sequence[Chunk], *, num_threads: int = 2
+) -> Tensor:
+    """Compute chunks, nobody stops it."""
+    logits = try_step(model, kv, chunks, num_threads=num_threads)
+    assert logits is not None
+    return logits
+
+
 def run_chunked(
     model: NativeModel,
     kv: KvTensors,
@@ -292,9 +301,7 @@ def run_chunked(
     for low in range(0, len(token_ids), chunk_tokens):
         part = token_ids[low : low + chunk_tokens]
         chunk = Chunk(part, low, block_table, needs_logits=True, needs_all_logits=True)
-        logits = run_step(model, kv, [chunk], num_threads=num_threads)
-        assert logits is not None
-        rows.append(logits)
+        rows.append(run_step(model, kv, [chunk], num_threads=num_threads))
     return torch.cat(rows)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from inference.attention.base import LayerCall, Span, extents_of
 from inference.attention.reference import ReferenceAttention
+from inference.config import KvSchemeName
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.tensors import KvTensors
 from inference.model.spec import LayerSpec
@@ -30,7 +31,12 @@ TOLERANCE = 2e-5
 
 
 def make_model(
-    *, heads: int = 6, kv_heads: int = 2, head_dim: int = 16, window: int | None = None, cap: float = 0.0
+    *,
+    heads: int = 6,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    window: int | None = None,
+    cap: float = 0.0,
 ) -> NativeModel:
     spec = replace(
         spec_of(make_variant("llama")),
@@ -46,7 +52,7 @@ def make_model(
 class Sequences:
     """Sequences in scattered blocks among garbage, and queries to all of their tokens."""
 
-    def __init__(self, model: NativeModel, scheme: str, lengths: Sequence[int]) -> None:
+    def __init__(self, model: NativeModel, scheme: KvSchemeName, lengths: Sequence[int]) -> None:
         self.model = model
         self.lengths = lengths
         counts = [-(-length // P) for length in lengths]
@@ -93,10 +99,16 @@ class Sequences:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("head_dim", [10, 16, 24, 64, 80, 128])
-def test_attention_equals_the_reference(isa: str, scheme: str, head_dim: int) -> None:
+def test_attention_equals_the_reference(isa: str, scheme: KvSchemeName, head_dim: int) -> None:
     use_isa(isa)
     sequences = Sequences(make_model(head_dim=head_dim), scheme, [1100, 65])
-    for sequence, first, end in [(0, 0, 70), (0, 1000, 1100), (0, 511, 513), (0, 1099, 1100), (1, 0, 65)]:
+    for sequence, first, end in [
+        (0, 0, 70),
+        (0, 1000, 1100),
+        (0, 511, 513),
+        (0, 1099, 1100),
+        (1, 0, 65),
+    ]:
         actual = sequences.attend([(sequence, first, end)])
         expected = sequences.reference(sequence, first, end)
         torch.testing.assert_close(actual, expected, atol=TOLERANCE, rtol=1e-4)
@@ -129,7 +141,7 @@ def test_windows_equal_the_reference(isa: str, window: int) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("scheme", ["fp16", "int8"])
-def test_soft_caps_equal_the_reference(isa: str, scheme: str) -> None:
+def test_soft_caps_equal_the_reference(isa: str, scheme: KvSchemeName) -> None:
     use_isa(isa)
     sequences = Sequences(make_model(cap=3.0), scheme, [600])
     for first, end in [(0, 600), (599, 600)]:
@@ -142,7 +154,7 @@ def test_soft_caps_equal_the_reference(isa: str, scheme: str) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("window", [None, 70])
 def test_rows_are_the_same_bits_however_they_are_computed(
-    isa: str, scheme: str, window: int | None
+    isa: str, scheme: KvSchemeName, window: int | None
 ) -> None:
     use_isa(isa)
     sequences = Sequences(make_model(window=window), scheme, EDGES)
@@ -150,7 +162,9 @@ def test_rows_are_the_same_bits_however_they_are_computed(
     whole = sequences.attend([(longest, 0, EDGES[-1])], num_threads=1)
     for size in (7, 64, 300):
         for num_threads in (1, 2, 3):
-            parts = [(longest, low, min(low + size, EDGES[-1])) for low in range(0, EDGES[-1], size)]
+            parts = [
+                (longest, low, min(low + size, EDGES[-1])) for low in range(0, EDGES[-1], size)
+            ]
             cut = torch.cat([sequences.attend([part], num_threads) for part in parts])
             assert torch.equal(cut, whole)
     tokens = [end - 1 for end in EDGES]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inference.config import KvSchemeName
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.tensors import KvTensors
 from inference.model.spec import ModelSpec
@@ -54,7 +55,7 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-def check_stored(model: NativeModel, scheme: str, keys: Tensor, values: Tensor) -> None:
+def check_stored(model: NativeModel, scheme: KvSchemeName, keys: Tensor, values: Tensor) -> None:
     ours, theirs = (model.new_kv(scheme, num_blocks=8) for _ in range(2))
     slots = torch.randperm(64, generator=torch.Generator().manual_seed(1))[:NUM_TOKENS]
     new = KeyValues(keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
@@ -72,7 +73,9 @@ def planes(kv: KvTensors) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("head_dim", [10, 8, 24, 64, 80, 96, 128])
-def test_stored_bytes_are_those_of_the_scheme(isa: str, scheme: str, head_dim: int) -> None:
+def test_stored_bytes_are_those_of_the_scheme(
+    isa: str, scheme: KvSchemeName, head_dim: int
+) -> None:
     use_isa(isa)
     model = make_model(head_dim)
     check_stored(model, scheme, exact_numbers(head_dim), exact_numbers(head_dim).flip(0))
@@ -83,7 +86,7 @@ def test_stored_bytes_are_those_of_the_scheme(isa: str, scheme: str, head_dim: i
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 @pytest.mark.parametrize("head_dim", [8, 64, 256])
-def test_turned_numbers_read_back_as_they_were(scheme: str, head_dim: int) -> None:
+def test_turned_numbers_read_back_as_they_were(scheme: KvSchemeName, head_dim: int) -> None:
     model = make_model(head_dim)
     kv = model.new_kv(scheme, num_blocks=8)
     generator = torch.Generator().manual_seed(5)
