@@ -17,9 +17,6 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from inference.errors import ModelFileError, UnsupportedModelError
@@ -28,6 +25,7 @@ from inference.formats.file_kind import describe_foreign_file
 from inference.formats.gguf_tensor_table import read_tensor_table
 from inference.formats.gguf_types import GgufTensor, GgufValue
 from inference.formats.gguf_values import MetadataReader
+from inference.formats.weight_file import mapped_bytes, release_pages
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +36,8 @@ MAX_ALIGNMENT = 2**20
 SAMPLE_BYTES = 256
 
 
-class _ReadOnlyBytes:
-    """Hands bytes to torch, which warns about read-only arrays, as if they could be written.
-
-    numpy keeps this object with the array, and this object keeps the buffer: the mapping cannot go
-    under a living tensor. (torch.frombuffer would only hold the mapping's object.)
-    """
-
-    def __init__(self, view: npt.NDArray[np.uint8]) -> None:
-        self._view = view
-        interface = view.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
-
-
 class GgufFile:
-    """An open GGUF file: its metadata, and its tensors where they lie.
+    """An open GGUF file: its metadata, and its tensors where they lie; a `WeightFile`.
 
     The file stays mapped until `close`, or until the last tensor made by `tensor_data` is gone.
 
@@ -115,20 +100,13 @@ class GgufFile:
         tensor = self.tensors[name]
         if self._mapping is None:
             raise ValueError("the file is closed")
-        view = np.frombuffer(self._mapping, np.uint8, tensor.num_bytes, tensor.offset)
-        return torch.from_numpy(np.asarray(_ReadOnlyBytes(view)))
+        return mapped_bytes(self._mapping, tensor.offset, tensor.num_bytes)
 
     def release(self, name: str) -> None:
-        """Let the system take back the pages of one tensor; reading it again reads the file again.
-
-        Keeps the peak of a load near the size of the finished weights. Does nothing on Windows.
-        """
+        """Let the system take back the pages of one tensor; reading it again reads the file again."""
         tensor = self.tensors[name]
-        page = mmap.PAGESIZE
-        start = -(-tensor.offset // page) * page
-        end = (tensor.offset + tensor.num_bytes) // page * page
-        if self._mapping is not None and end > start and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
+        if self._mapping is not None:
+            release_pages(self._mapping, tensor.offset, tensor.num_bytes)
 
     def fingerprint(self) -> bytes:
         """Name these weights: a digest of metadata, tensor table, size, and samples of each tensor.

@@ -1,42 +1,78 @@
-"""Takes a decoder's weights out of the tensors of a file or folder. Thread of the load."""
+"""What a decoder's weights are in a file, and how torch gets them. Thread of the load.
 
-from collections.abc import Callable, Mapping
+What the kernels want is in `packed_weights`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from inference.model.spec import WeightKey
+from inference.formats.dequantize import dequantize
+from inference.formats.weight_file import WeightFile
+from inference.model.progress import LoadReporter
+from inference.model.spec import ModelSpec, WeightKey
 from inference.model.spec_weights import WeightSource
+from inference.model.unpacking import unpacked
 
-ReadTensor = Callable[[str, torch.dtype], Tensor]
 
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """The weights of one model in their file.
 
-def take_weights(
-    sources: Mapping[WeightKey, WeightSource], read_tensor: ReadTensor, dtype: torch.dtype
-) -> dict[WeightKey, Tensor]:
-    """Make what `TorchDecoder` wants.
-
-    Args:
-        sources: Where each weight comes from.
-        read_tensor: Gives a whole tensor by name, in the type that is asked for. Called once for each
-            tensor; what is cut out of it shares its memory where it can.
-        dtype: Of all weights but norms.
+    Attributes:
+        file: Open; it has each tensor, of the right shape.
+        spec: What the model computes.
+        sources: Where each weight is.
     """
-    users: dict[str, list[WeightKey]] = {}
-    for key, source in sources.items():
-        users.setdefault(source.tensor_name, []).append(key)
-    weights: dict[WeightKey, Tensor] = {}
-    for name, keys in users.items():
-        is_norm = keys[0].role.endswith("norm")
-        tensor = read_tensor(name, torch.float32 if is_norm else dtype)
-        for key in keys:
-            weights[key] = _take(tensor, sources[key])
-    return weights
+
+    file: WeightFile
+    spec: ModelSpec
+    sources: Mapping[WeightKey, WeightSource]
+
+    @property
+    def stored_keys(self) -> list[WeightKey]:
+        """All weights but a tied head."""
+        is_tied = self.spec.is_head_tied
+        return [key for key in self.sources if not (is_tied and key.role == "head")]
+
+    @property
+    def num_parameters(self) -> int:
+        """Count of weights, tied ones once."""
+        return sum(self.sources[key].num_elements for key in self.stored_keys)
 
 
-def _take(tensor: Tensor, source: WeightSource) -> Tensor:
-    rows = tensor.narrow(0, source.first_row, source.num_rows)
-    if source.paired_heads:
-        pairs = rows.reshape(source.paired_heads, -1, 2, *rows.shape[1:])
-        rows = pairs.transpose(1, 2).reshape(rows.shape)
-    return rows + 1 if source.lacks_one else rows
+def read_weights(
+    weights: DecoderWeights,
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    reporter: LoadReporter | None = None,
+) -> dict[WeightKey, Tensor]:
+    """Unpack every weight onto a device: norms in float32, all else in `dtype`; a tied head once."""
+    keys, read = weights.stored_keys, {}
+    for key, weight in unpacked(keys, lambda key: read_weight(weights, key, dtype)):
+        read[key] = weight.to(device)
+        if reporter is not None:
+            reporter.advance(len(read), len(keys))
+    if weights.spec.is_head_tied:
+        read[WeightKey("head")] = read[WeightKey("embedding")]
+    return read
+
+
+def read_weight(weights: DecoderWeights, key: WeightKey, dtype: torch.dtype) -> Tensor:
+    """Unpack one weight: a norm in float32, all else in `dtype`. It shares no memory with the file."""
+    source = weights.sources[key]
+    name = source.tensor_name
+    rows = weights.file.tensor_data(name).view(source.tensor_shape[0], -1)
+    order = source.rows
+    rows = rows[order.start : order.stop] if isinstance(order, range) else rows[torch.tensor(order)]
+    weight = dequantize(
+        rows.reshape(-1),
+        weights.file.tensors[name].type_name,
+        (source.num_rows, *source.tensor_shape[1:]),
+        torch.float32 if key.role.endswith("norm") else dtype,
+    )
+    weights.file.release(name)
+    return weight.add_(1.0) if source.lacks_one else weight

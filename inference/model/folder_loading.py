@@ -25,8 +25,8 @@ _UNKNOWN_CONTEXT_TOKENS = 4096
 _ANOTHER = "Choose another model."
 
 
-def check_config(folder: ModelFolder) -> str:
-    """Look at config.json before transformers is imported; give the model type.
+def check_config(folder: ModelFolder) -> dict[str, object]:
+    """Look at config.json before anything is imported; give its content, with a "model_type".
 
     Raises:
         ModelFileError: It is broken or names no model type.
@@ -50,10 +50,10 @@ def check_config(folder: ModelFolder) -> str:
             folder.path, f"{model_type[:40]!r} is an encoder-decoder model, not a chat model.",
             hint=_ANOTHER,
         )  # fmt: skip
-    return model_type
+    return config
 
 
-def load_folder(
+def load_module(
     folder: ModelFolder,
     model_type: str,
     *,

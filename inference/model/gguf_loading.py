@@ -6,10 +6,7 @@ its place: the peak is the finished weights, one tensor, and the mapped pages.
 """
 
 import importlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +23,8 @@ from inference.model.gguf_models import (
 )
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.model.progress import LoadReporter
+from inference.model.unpacking import unpacked
 
-_MAX_WORKERS = 8
-K = TypeVar("K")
-T = TypeVar("T")
 _DAMAGED = "Download the file again, or another one."
 
 
@@ -47,6 +42,22 @@ def check_weight_types(file: GgufFile) -> None:
                 "cannot unpack yet.",
                 hint="Choose a file in another quantization, such as Q4_K_M or Q8_0.",
             )
+
+
+def load_module(
+    plan: GgufPlan, file: GgufFile, *, device: str, dtype: torch.dtype, reporter: LoadReporter
+) -> nn.Module:
+    """Make the transformers model with its weights on a device.
+
+    Raises:
+        ModelFileError: As `build_module` and `fill_weights`.
+        UnsupportedModelError: As `fill_weights`.
+    """
+    reporter.begin("Preparing the model", until=0.5)
+    module = build_module(plan, file, dtype)
+    reporter.begin("Loading weights", until=1.0)
+    fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
+    return module
 
 
 def build_module(plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> nn.Module:
@@ -150,30 +161,6 @@ def check_tensors(shapes: Mapping[str, tuple[int, ...]], plan: GgufPlan, file: G
                 "knows it.",
                 hint="Choose another model, or update Quire.",
             )
-
-
-def unpacked(keys: Sequence[K], read: Callable[[K], T]) -> Iterator[tuple[K, T]]:
-    """Read weights on a few threads, each with operators of one thread; in order.
-
-    torch's own threads wait for each other after every operator: with another busy program on the
-    machine that was seen to take 7 s instead of 0.4 s for 135 million weights.
-    """
-    num_threads = torch.get_num_threads()
-    num_workers = max(1, min(num_threads, _MAX_WORKERS))
-    pending: deque[tuple[K, Future[T]]] = deque()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(num_workers, thread_name_prefix="unpack") as pool:
-            for key in keys:
-                pending.append((key, pool.submit(read, key)))
-                if len(pending) > 2 * num_workers:
-                    key, future = pending.popleft()
-                    yield key, future.result()
-            while pending:
-                key, future = pending.popleft()
-                yield key, future.result()
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def _read_weight(name: str, plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> Tensor:

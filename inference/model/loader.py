@@ -13,14 +13,16 @@ from pathlib import Path
 from torch import nn
 
 from inference.config import BackendName, DtypeName
-from inference.errors import ChatTemplateError, UnsupportedModelError
+from inference.errors import ChatTemplateError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
+from inference.formats.safetensors_weights import FolderWeights
 from inference.model import folder_loading, gguf_loading
 from inference.model.base import LanguageModel
+from inference.model.folder_decoder import describe_folder
+from inference.model.gguf_decoder import describe_gguf
 from inference.model.gguf_models import plan_model
-from inference.model.gguf_paths import Wish, make_gguf_model
-from inference.model.memory import choose_dtype
+from inference.model.model_paths import ModelSource, Wish, make_model
 from inference.model.progress import LoadReporter, ProgressCallback
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
@@ -101,10 +103,9 @@ def load_model(
     path = Path(path)
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
-    if path.is_dir():
-        loaded = _load_folder(path, device, dtype, backend, reporter)
-    else:
-        loaded = _load_gguf(path, Wish(device, dtype, backend, num_threads), reporter)
+    wish = Wish(device, dtype, backend, num_threads)
+    load = _load_folder if path.is_dir() else _load_gguf
+    loaded = load(path, wish, reporter)
     logger.info(
         "loaded %s (%s, %.0f million weights) in %.1f s",
         loaded.architecture,
@@ -129,7 +130,15 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         reporter.begin("Reading the vocabulary", until=0.15)
         tokenizer = tokenizer_from_metadata(file.metadata, path)
         template = _chat_template(file.metadata.get("tokenizer.chat_template"), tokenizer)
-        made = make_gguf_model(plan, file, num_parameters, wish, reporter)
+        source = ModelSource(
+            path=path,
+            num_parameters=num_parameters,
+            describe=lambda: describe_gguf(plan, file),
+            make_module=lambda dtype, reporter: gguf_loading.load_module(
+                plan, file, device=wish.device, dtype=dtype, reporter=reporter
+            ),
+        )
+        made = make_model(source, wish, reporter)
         return LoadedModel(
             model=made.model,
             tokenizer=tokenizer,
@@ -137,44 +146,47 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
             name=_file_name(path, file.metadata.get("general.name")),
             architecture=plan.architecture,
             quantization=gguf_loading.describe_quantization(file),
-            num_parameters=num_parameters,
+            num_parameters=made.num_parameters,
             weights_bytes=made.weights_bytes,
             model_context_tokens=int(str(plan.config["max_position_embeddings"])),
             fingerprint=file.fingerprint() + made.arithmetic.encode(),
         )
 
 
-def _load_folder(
-    path: Path, device: str, dtype_name: DtypeName, backend: BackendName, reporter: LoadReporter
-) -> LoadedModel:
-    if backend not in ("auto", "bridge"):
-        raise UnsupportedModelError(
-            path,
-            f"A folder cannot be computed by the backend {backend!r} yet.",
-            hint="Choose the backend auto or bridge.",
-        )
+def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
     reporter.begin("Reading the folder", until=0.05)
     folder = check_folder(path)
-    model_type = folder_loading.check_config(folder)
-    dtype = choose_dtype(dtype_name, device, folder.num_parameters)
+    config = folder_loading.check_config(folder)
+    model_type = str(config["model_type"])
     reporter.begin("Reading the vocabulary", until=0.15)
     tokenizer = tokenizer_from_folder(path)
     template = _chat_template(chat_template_from_folder(path), tokenizer)
-    module = folder_loading.load_folder(
-        folder, model_type, device=device, dtype=dtype, reporter=reporter
-    )
-    parameters = list(module.parameters())  # a tied weight is listed once
+    with FolderWeights(folder) as file:
+        source = ModelSource(
+            path=path,
+            num_parameters=folder.num_parameters,
+            describe=lambda: describe_folder(config, file),
+            make_module=lambda dtype, reporter: folder_loading.load_module(
+                folder, model_type, device=wish.device, dtype=dtype, reporter=reporter
+            ),
+        )
+        made = make_model(source, wish, reporter)
+    if made.spec is not None:
+        context_tokens = made.spec.context_tokens
+    else:
+        assert isinstance(made.model, nn.Module)
+        context_tokens = folder_loading.context_tokens(made.model)
     return LoadedModel(
-        model=module,
+        model=made.model,
         tokenizer=tokenizer,
         chat_template=template,
         name=folder_loading.folder_name(path),
         architecture=model_type,
         quantization=folder.weight_type,
-        num_parameters=sum(parameter.numel() for parameter in parameters),
-        weights_bytes=sum(parameter.nbytes for parameter in parameters),
-        model_context_tokens=folder_loading.context_tokens(module),
-        fingerprint=folder.fingerprint() + str(dtype).encode(),
+        num_parameters=made.num_parameters,
+        weights_bytes=made.weights_bytes,
+        model_context_tokens=context_tokens,
+        fingerprint=folder.fingerprint() + made.arithmetic.encode(),
     )
 
 

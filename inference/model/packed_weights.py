@@ -19,7 +19,7 @@ from inference.formats.dequantize import dequantize
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
 from inference.kernels.library import ALIGNMENT, Kernels
 from inference.kernels.structures import Matrix, MatrixType
-from inference.model.gguf_decoder import GgufDecoder, read_vector
+from inference.model.decoder_weights import DecoderWeights, read_weight
 from inference.model.memory import free_bytes
 from inference.model.progress import LoadReporter
 from inference.model.spec import WeightKey
@@ -88,12 +88,12 @@ class _Rows:
 
 
 def pack_weights(
-    decoder: GgufDecoder, kernels: Kernels, *, num_threads: int, reporter: LoadReporter
+    weights: DecoderWeights, kernels: Kernels, *, num_threads: int, reporter: LoadReporter
 ) -> PackedWeights:
     """Pack all matrices and read all vectors.
 
     Args:
-        decoder: What to read.
+        weights: What to read.
         kernels: Who will compute with it.
         num_threads: How many pack at a time.
         reporter: Told how far it is.
@@ -101,39 +101,30 @@ def pack_weights(
     Raises:
         NotEnoughMemoryError: They do not fit.
     """
-    sources, is_tied = decoder.sources, decoder.spec.is_head_tied
-    wanted = [key for key in sources if not (is_tied and key.role == "head")]
+    sources = weights.sources
+    wanted = weights.stored_keys
     matrix_keys = [key for key in wanted if len(sources[key].tensor_shape) == 2]
-    rows = {key: _rows_of(decoder, key, kernels) for key in matrix_keys}
+    rows = {key: _rows_of(weights, key) for key in matrix_keys}
     _check_memory(rows, kernels)
     vectors = {
-        key: np.ascontiguousarray(read_vector(decoder, key).numpy())
-        for key in wanted
-        if key not in rows
+        key: read_weight(weights, key, torch.float32).numpy() for key in wanted if key not in rows
     }
     matrices: dict[WeightKey, PackedMatrix] = {}
-    done = 0
+    done, total = 0, sum(sources[key].num_elements for key in matrix_keys)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="pack") as pool:
         for key in matrix_keys:
-            source = sources[key]
             matrices[key] = _packed(rows.pop(key), kernels, pool)
-            done += source.num_rows * source.tensor_shape[1]
-            if source.num_rows == source.tensor_shape[0]:
-                decoder.file.release(source.tensor_name)
-            reporter.advance(done, _num_weights(decoder, matrix_keys))
-    if is_tied:
+            weights.file.release(sources[key].tensor_name)
+            done += sources[key].num_elements
+            reporter.advance(done, total)
+    if weights.spec.is_head_tied:
         matrices[WeightKey("head")] = matrices[WeightKey("embedding")]
     return PackedWeights(matrices, vectors)
 
 
-def _num_weights(decoder: GgufDecoder, keys: Sequence[WeightKey]) -> int:
-    sizes = (decoder.sources[key] for key in keys)
-    return sum(source.num_rows * source.tensor_shape[1] for source in sizes)
-
-
-def _rows_of(decoder: GgufDecoder, key: WeightKey, kernels: Kernels) -> _Rows:
-    source = decoder.sources[key]
-    tensor = decoder.file.tensors[source.tensor_name]
+def _rows_of(weights: DecoderWeights, key: WeightKey) -> _Rows:
+    source = weights.sources[key]
+    tensor = weights.file.tensors[source.tensor_name]
     num_columns = source.tensor_shape[1]
     packed = _KNOWN.get(tensor.type_name)
     if packed is None:
@@ -144,7 +135,7 @@ def _rows_of(decoder: GgufDecoder, key: WeightKey, kernels: Kernels) -> _Rows:
         type_name=tensor.type_name,
         kind=packed,
         row_bytes=num_columns // kind.block_elements * kind.block_bytes,
-        base=decoder.file.tensor_data(source.tensor_name).numpy(),
+        base=weights.file.tensor_data(source.tensor_name).numpy(),
         order=source.rows,
         num_columns=num_columns,
     )

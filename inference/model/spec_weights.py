@@ -4,7 +4,8 @@ A weight is some rows of one tensor: all of them, or a run where matrices are fu
 whose rows must be put in another order first.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inference.model.gguf_models import GgufPlan
@@ -66,6 +67,11 @@ class WeightSource:
     lacks_one: bool = False
 
     @property
+    def num_elements(self) -> int:
+        """Count of the weight's numbers."""
+        return self.num_rows * math.prod(self.tensor_shape[1:])
+
+    @property
     def rows(self) -> Sequence[int]:
         """Which row of the tensor each row of the weight is."""
         end = self.first_row + self.num_rows
@@ -78,6 +84,11 @@ class WeightSource:
             for first in (0, 1)
             for pair in range(0, head_rows, 2)
         ]
+
+
+def tensor_shapes(sources: Mapping[WeightKey, WeightSource]) -> dict[str, tuple[int, ...]]:
+    """The tensors that a model needs, by name."""
+    return {source.tensor_name: source.tensor_shape for source in sources.values()}
 
 
 def folder_sources(spec: ModelSpec) -> dict[WeightKey, WeightSource]:

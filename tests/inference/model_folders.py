@@ -24,3 +24,10 @@ def write_folder(module: PreTrainedModel, path: Path, *, max_shard_size: str = "
     config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}
     (path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
     return path
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    """Set values of its config.json."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text("utf-8")), **changes}
+    path.write_text(json.dumps(config), "utf-8")

@@ -11,10 +11,10 @@ from torch import Tensor
 from inference.config import KvSchemeName
 from inference.kv_cache.schemes import LayerGeometry
 from inference.model.decoder import Linear, TorchDecoder
-from inference.model.decoder_weights import take_weights
+from inference.model.decoder_weights import read_weights
 from inference.model.linear import FastLinear
+from inference.model.spec import WeightKey
 from inference.model.spec_families import FAMILIES
-from inference.model.spec_weights import folder_sources
 from inference.model.step import Chunk
 from tests.inference.tiny_decoders import (
     VARIANTS,
@@ -22,6 +22,7 @@ from tests.inference.tiny_decoders import (
     make_decoder_runner,
     make_variant,
     spec_of,
+    weights_of,
 )
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
@@ -131,17 +132,15 @@ def test_config_text_differs_where_values_would() -> None:
 
 def test_products_can_be_made_by_others() -> None:
     module = make_variant("llama-biases")
-    spec, tensors = spec_of(module), module.state_dict()
-    weights = take_weights(
-        folder_sources(spec), lambda name, dtype: tensors[name].to(dtype), torch.float32
-    )
+    stored = weights_of(module)
     shapes = []
 
     def make_linear(weight: Tensor, bias: Tensor | None) -> Linear:
         shapes.append((tuple(weight.shape), bias is not None))
         return lambda x: torch.nn.functional.linear(x, weight, bias)
 
-    runner = make_decoder_runner(TorchDecoder(spec, weights, make_linear=make_linear))
+    weights = read_weights(stored, dtype=torch.float32)
+    runner = make_decoder_runner(TorchDecoder(stored.spec, weights, make_linear=make_linear))
     logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P)
     expected = last_rows(eager_logits(module, PROMPT), P)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
@@ -160,10 +159,11 @@ def test_single_rows_are_fast_where_linear_is(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(FastLinear, "__init__", noting)
     monkeypatch.setattr("inference.model.linear._is_faster_here", lambda: True)
-    module = make_variant("llama-tied")
-    decoder_of(module)
+    weights = weights_of(make_variant("llama-tied"))
+    tensors = read_weights(weights, dtype=torch.float32)
+    TorchDecoder(weights.spec, tensors)
     assert len(made) == 7 * 4 + 1
-    assert module.model.embed_tokens.weight.data_ptr() in made  # the tied head is no copy
+    assert tensors[WeightKey("embedding")].data_ptr() in made  # the tied head is no copy
     made.clear()
     decoder_of(make_variant("llama", dtype=torch.bfloat16))
     assert made == []

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -10,16 +7,10 @@ from inference.errors import (
     UnsupportedModelError,
 )
 from inference.model.loader import load_model
-from tests.inference.model_folders import write_folder
+from tests.inference.model_folders import edit_config, write_folder
 from tests.inference.tiny_models import eager_logits, make_module, make_tokens
 
 FAMILIES = ["llama", "qwen2", "gemma3"]
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text("utf-8")), **changes}
-    path.write_text(json.dumps(config), "utf-8")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

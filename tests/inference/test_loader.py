@@ -16,7 +16,7 @@ from inference.errors import (
     EngineError,
     NotEnoughMemoryError,
 )
-from inference.model import loader
+from inference.model import model_paths
 from inference.model.loader import load_model
 from inference.model.memory import choose_dtype
 from inference.request import ChatMessage, LoadProgress
@@ -169,7 +169,7 @@ def test_load_model_too_large_fails_before_weights_are_read(tmp_path, monkeypatc
     def choose(dtype_name, device, num_parameters):
         return choose_dtype(dtype_name, device, num_parameters, free=1000)
 
-    monkeypatch.setattr(loader, "choose_dtype", choose)
+    monkeypatch.setattr(model_paths, "choose_dtype", choose)
     with pytest.raises(NotEnoughMemoryError) as caught:
         load_model(path)
     assert caught.value.free_bytes == 1000

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inference.formats.gguf import GgufFile
-from inference.model.decoder_weights import take_weights
+from inference.model.decoder_weights import DecoderWeights, read_weight, read_weights
 from inference.model.gguf_models import FAMILIES as GGUF_FAMILIES
 from inference.model.gguf_models import plan_model
 from inference.model.spec import ModelSpec, Role, WeightKey
@@ -23,7 +23,7 @@ from tests.inference.gguf_twins import (
     remake,
     wide_config,
 )
-from tests.inference.tiny_decoders import VARIANTS, make_variant, spec_of
+from tests.inference.tiny_decoders import VARIANTS, TensorFile, make_variant, spec_of, weights_of
 
 
 def test_every_architecture_of_gguf_has_a_spec() -> None:
@@ -65,12 +65,25 @@ def test_rows_in_pairs_are_read_in_halves() -> None:
     source = WeightSource("t", (12, 4), 0, 12, paired_heads=2)
     assert list(source.rows) == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
     tensor = torch.arange(48.0).view(12, 4)
-    key = WeightKey("query", 0)
-    taken = take_weights({key: source}, lambda name, dtype: tensor, torch.float32)
-    assert torch.equal(taken[key], tensor[list(source.rows)])
-    biases = {key: WeightSource("t", (12,), 0, 12, paired_heads=2)}
-    taken = take_weights(biases, lambda name, dtype: tensor[:, 0], torch.float32)
-    assert torch.equal(taken[key], tensor[list(source.rows), 0])
+    assert torch.equal(read(tensor, source), tensor[list(source.rows)])
+    bias = WeightSource("t", (12,), 0, 12, paired_heads=2)
+    assert torch.equal(read(tensor[:, 0], bias), tensor[list(source.rows), 0])
+
+
+def test_part_of_a_tensor_is_read_and_its_pages_given_back() -> None:
+    tensor = torch.arange(48.0).view(12, 4)
+    assert torch.equal(read(tensor, WeightSource("t", (12, 4), 5, 3)), tensor[5:8])
+    lacking = WeightSource("t", (12, 4), 0, 12, lacks_one=True)
+    assert torch.equal(read(tensor, lacking), tensor + 1)
+    assert tensor[0, 0] == 0
+
+
+def read(tensor: Tensor, source: WeightSource) -> Tensor:
+    key, file = WeightKey("query", 0), TensorFile({"t": tensor})
+    weights = DecoderWeights(file, spec_of(make_variant("llama")), {key: source})
+    weight = read_weight(weights, key, torch.float32)
+    assert file.released == ["t"]
+    return weight
 
 
 def sources_of(
@@ -100,9 +113,9 @@ def test_gguf_sources_are_what_the_bridge_reads(tmp_path: Path, family: str) -> 
             name: file.tensor_data(name).view(torch.float32).view(shape).clone()
             for name, shape in shapes.items()
         }
-    ours = take_weights(sources, lambda name, dtype: raw[name], torch.float32)
-    bridge = load_module(path).state_dict()
-    theirs = take_weights(folder_sources(spec), lambda name, dtype: bridge[name], torch.float32)
+    bridge = DecoderWeights(TensorFile(load_module(path).state_dict()), spec, folder_sources(spec))
+    theirs = read_weights(bridge, dtype=torch.float32)
+    ours = read_weights(DecoderWeights(TensorFile(raw), spec, sources), dtype=torch.float32)
     assert ours.keys() == theirs.keys()
     for key, weight in ours.items():
         # The bridge takes one from norms and its code adds it again; that rounds.
@@ -120,20 +133,13 @@ def test_gguf_sources_with_biases_and_tied_head(tmp_path: Path) -> None:
     assert sources[WeightKey("value_bias", 1)].paired_heads == 0
 
 
-def test_each_tensor_is_read_once_and_norms_in_float32() -> None:
-    module = make_variant("phi3", dtype=torch.bfloat16)
-    tensors = module.state_dict()
-    asked: list[tuple[str, torch.dtype]] = []
-
-    def read(name: str, dtype: torch.dtype) -> Tensor:
-        asked.append((name, dtype))
-        tensor: Tensor = tensors[name].to(dtype)
-        return tensor
-
-    weights = take_weights(folder_sources(spec_of(module)), read, torch.bfloat16)
-    names = [name for name, _ in asked]
-    assert sorted(names) == sorted(tensors)
-    assert {dtype for name, dtype in asked if "norm" in name} == {torch.float32}
-    assert {dtype for name, dtype in asked if "norm" not in name} == {torch.bfloat16}
-    fused = tensors["model.layers.0.self_attn.qkv_proj.weight"]
-    assert weights[WeightKey("query", 0)].data_ptr() == fused.data_ptr()
+def test_norms_are_read_in_float32_and_a_tied_head_once() -> None:
+    weights = weights_of(make_variant("qwen2", dtype=torch.bfloat16))
+    tensors = read_weights(weights, dtype=torch.float16)
+    types = {key.role.endswith("norm"): set[torch.dtype]() for key in tensors}
+    for key, tensor in tensors.items():
+        types[key.role.endswith("norm")].add(tensor.dtype)
+    assert types == {True: {torch.float32}, False: {torch.float16}}
+    assert tensors[WeightKey("head")] is tensors[WeightKey("embedding")]
+    module = make_variant("qwen2")
+    assert weights.num_parameters == sum(tensor.numel() for tensor in module.parameters())

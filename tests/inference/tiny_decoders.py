@@ -1,7 +1,7 @@
 """Our decoder over the weights of tiny transformers models, with every option that a family has."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -22,22 +22,18 @@ from transformers import (
 )
 
 from inference.config import KvSchemeName
-from inference.formats.dequantize import dequantize
 from inference.formats.gguf import GgufFile
+from inference.formats.gguf_types import GgufTensor
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.decoder import TorchDecoder
-from inference.model.decoder_weights import take_weights
+from inference.model.decoder_weights import DecoderWeights, read_weights
+from inference.model.gguf_decoder import describe_gguf
 from inference.model.gguf_models import plan_model
 from inference.model.runner import ModelRunner
 from inference.model.spec import ModelSpec
-from inference.model.spec_configs import (
-    ROPE_FACTORS_SHORT,
-    ROPE_FREQS,
-    spec_from_folder,
-    spec_from_gguf,
-)
-from inference.model.spec_weights import folder_sources, gguf_sources
+from inference.model.spec_configs import spec_from_folder
+from inference.model.spec_weights import folder_sources
 from tests.inference.tiny_models import VOCAB_SIZE, WINDOW, fill_with_garbage, make_attention
 
 SHAPE = {
@@ -76,6 +72,7 @@ _LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3, 1.7],
     "long_factor": [4.0] * 4,
 }
+_TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
 
 VARIANTS: dict[str, Callable[[], PretrainedConfig]] = {
@@ -157,33 +154,43 @@ def spec_of(module: PreTrainedModel) -> ModelSpec:
     return spec_from_folder(json.loads(module.config.to_json_string()))
 
 
+class TensorFile:
+    """Tensors of this process, as if they lay in a file: a `WeightFile`."""
+
+    path = Path("tensors")
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        self.tensors = {
+            name: GgufTensor(name, tuple(tensor.shape), _TYPE_NAMES[tensor.dtype], 0, tensor.nbytes)
+            for name, tensor in tensors.items()
+        }
+        self.released: list[str] = []
+
+    def tensor_data(self, name: str) -> torch.Tensor:
+        return self._tensors[name].view(-1).view(torch.uint8)
+
+    def release(self, name: str) -> None:
+        self.released.append(name)
+
+
+def weights_of(module: PreTrainedModel) -> DecoderWeights:
+    """Its weights, for our decoder."""
+    spec = spec_of(module)
+    return DecoderWeights(TensorFile(module.state_dict()), spec, folder_sources(spec))
+
+
 def decoder_of(module: PreTrainedModel) -> TorchDecoder:
     """Our decoder with its weights."""
-    spec, tensors = spec_of(module), module.state_dict()
-    return TorchDecoder(
-        spec,
-        take_weights(
-            folder_sources(spec), lambda name, dtype: tensors[name].to(dtype), module.dtype
-        ),
-    )
+    weights = weights_of(module)
+    return TorchDecoder(weights.spec, read_weights(weights, dtype=module.dtype))
 
 
 def decoder_from_gguf(path: Path, dtype: torch.dtype = torch.float32) -> TorchDecoder:
     """Our decoder over a file."""
     with GgufFile.read(path) as file:
-
-        def read(name: str, dtype: torch.dtype) -> torch.Tensor:
-            tensor = file.tensors[name]
-            return dequantize(file.tensor_data(name), tensor.type_name, tensor.shape, dtype)
-
-        plan = plan_model(file)
-        factors = {
-            name: read(name, torch.float32).tolist()
-            for name in (ROPE_FREQS, ROPE_FACTORS_SHORT)
-            if name in file.tensors
-        }
-        spec = spec_from_gguf(plan.architecture, plan.config, factors)
-        return TorchDecoder(spec, take_weights(gguf_sources(spec, plan), read, dtype))
+        weights = describe_gguf(plan_model(file), file)
+        return TorchDecoder(weights.spec, read_weights(weights, dtype=dtype))
 
 
 def make_decoder_runner(

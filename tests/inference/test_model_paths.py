@@ -9,28 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from inference.attention.blocks import BlocksAttention
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
-from inference.kernels.library import load_kernels
 from inference.kernels.structures import MatrixType
-from inference.kv_cache.schemes import find_scheme
-from inference.kv_cache.tensors import KvTensors
-from inference.model import gguf_paths, packed_weights
-from inference.model.base import LanguageModel
+from inference.model import loader, model_paths, packed_weights
 from inference.model.decoder import TorchDecoder
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel
 from inference.model.packed_weights import to_q8_0
 from inference.model.spec import UnsupportedSpecError
-from inference.model.step import Chunk
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
-from tests.inference.tiny_models import eager_logits, fill_with_garbage, make_tokens
+from tests.inference.loaded_models import logits_of, needs_kernels
+from tests.inference.tiny_models import eager_logits, make_tokens
 
 ORDERED: tuple[BackendName, ...] = ("torch", "bridge")
-needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
 
 
 @pytest.fixture
@@ -40,30 +34,8 @@ def twin(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_paths, "load_kernels", lambda: None)
-    monkeypatch.setattr(gguf_paths, "why_no_kernels", lambda: "there was no compiler")
-
-
-def logits_of(
-    model: nn.Module | LanguageModel, token_ids: list[int], *, chunk_tokens: int = 1000
-) -> torch.Tensor:
-    """Logits of every row, (T, V), computed in chunks over blocks full of garbage."""
-    assert not isinstance(model, nn.Module)
-    kv = KvTensors(
-        model.geometry,
-        num_blocks=64,
-        block_size=8,
-        scheme=find_scheme("fp32", model.dtype),
-        device=torch.device("cpu"),
-    )
-    fill_with_garbage(kv)
-    runner = model.make_runner(kv, BlocksAttention())
-    table = list(range(63, -1, -1))
-    rows = [
-        runner.run([Chunk(token_ids[low : low + chunk_tokens], low, table, True, True)])
-        for low in range(0, len(token_ids), chunk_tokens)
-    ]
-    return torch.cat(rows)
+    monkeypatch.setattr(model_paths, "load_kernels", lambda: None)
+    monkeypatch.setattr(model_paths, "why_no_kernels", lambda: "there was no compiler")
 
 
 @needs_kernels
@@ -140,7 +112,7 @@ def test_model_beyond_our_decoder_goes_over_the_bridge(
     def refuse(*_arguments: Any) -> None:
         raise UnsupportedSpecError("a rotary embedding of part of each head")
 
-    monkeypatch.setattr(gguf_paths, "describe_decoder", refuse)
+    monkeypatch.setattr(loader, "describe_gguf", refuse)
     assert isinstance(load_model(twin, backend="auto").model, nn.Module)
     with pytest.raises(UnsupportedModelError, match="a rotary embedding of part of each head"):
         load_model(twin, backend="torch")

@@ -1,0 +1,37 @@
+"""Runs models as they were loaded, over blocks full of garbage."""
+
+import pytest
+import torch
+from torch import nn
+
+from inference.attention.blocks import BlocksAttention
+from inference.kernels.library import load_kernels
+from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.tensors import KvTensors
+from inference.model.base import LanguageModel
+from inference.model.step import Chunk
+from tests.inference.tiny_models import fill_with_garbage
+
+needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
+
+
+def logits_of(
+    model: nn.Module | LanguageModel, token_ids: list[int], *, chunk_tokens: int = 1000
+) -> torch.Tensor:
+    """Logits of every row, (T, V), computed in chunks over blocks full of garbage."""
+    assert not isinstance(model, nn.Module)
+    kv = KvTensors(
+        model.geometry,
+        num_blocks=64,
+        block_size=8,
+        scheme=find_scheme("fp32", model.dtype),
+        device=torch.device("cpu"),
+    )
+    fill_with_garbage(kv)
+    runner = model.make_runner(kv, BlocksAttention())
+    table = list(range(63, -1, -1))
+    rows = [
+        runner.run([Chunk(token_ids[low : low + chunk_tokens], low, table, True, True)])
+        for low in range(0, len(token_ids), chunk_tokens)
+    ]
+    return torch.cat(rows)
