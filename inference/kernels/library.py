@@ -3,7 +3,8 @@
 The library is built when Quire is installed (packaging/build_kernels.py) and may be missing: then
 everything works with torch alone. The environment variable QUIRE_KERNELS says otherwise:
 `off` for no kernels, or the name of an instruction set (`avx512vnni`, `avxvnni`, `avx2`, `neon`,
-`portable`) to use that one. ctypes lets go of the interpreter lock during each call.
+`portable`) to use that one. QUIRE_KERNELS_LIBRARY is the path of another build, for tests with
+sanitizers. ctypes lets go of the interpreter lock during each call.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ from pathlib import Path
 from inference.kernels.structures import ALL_STRUCTURES, Kv, Matrix, MatrixType, Model, Step
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
+PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
 ABI_VERSION = 1
 ALIGNMENT = 64  # of packed data, in bytes
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
@@ -165,7 +167,7 @@ def _load() -> Kernels | str:
     wanted = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if wanted == "off":
         return f"{ENVIRONMENT_VARIABLE} is off"
-    return open_library(LIBRARY_PATH, wanted)
+    return open_library(Path(os.environ.get(PATH_VARIABLE, LIBRARY_PATH)), wanted)
 
 
 def open_library(path: Path, isa: str = "") -> Kernels | str:
@@ -224,8 +226,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
     }
     for name, (result, arguments) in functions.items():
-        if name == "qk_forward" and not hasattr(library, name):
-            continue
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments

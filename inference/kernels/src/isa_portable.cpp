@@ -1,6 +1,8 @@
 // Plain C++: what runs where no other file does.
 #include "isa_common.h"
 
+#define QK_PORTABLE 1
+
 namespace quire {
 namespace portable {
 #include "simd_portable.inc"
