@@ -73,14 +73,14 @@ def build(root: Path, compiler: Sequence[str], is_sanitized: bool = False) -> Pa
     target = folder / LIBRARY.name if is_sanitized else root / LIBRARY
     shared = [*(root / SOURCES).glob("*.h"), *(root / SOURCES).glob("*.inc"), Path(__file__)]
     newest = max(path.stat().st_mtime for path in shared)
-    build_one = _Compiler(compiler, folder, newest, is_sanitized)
+    build_one = Compiler(compiler, folder, newest, is_sanitized)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(build_one, sorted((root / SOURCES).glob("*.cpp"))))
     build_one.link(objects, target)
     return target
 
 
-class _Compiler:
+class Compiler:
     """Runs one compiler, in the manner of GCC and Clang or of MSVC."""
 
     def __init__(
@@ -139,7 +139,7 @@ class _Compiler:
             print(done.stderr, file=sys.stderr)
 
 
-class KernelsHook(BuildHookInterface):  # type: ignore[misc, valid-type]
+class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     """Builds the kernels before hatchling collects the files of the wheel."""
 
     PLUGIN_NAME = "custom"

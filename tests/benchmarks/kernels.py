@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from inference.kernels.library import Kernels, Team, load_kernels, why_no_kernels
-from inference.kernels.structures import MatrixType
 from tests.inference.kernel_matrices import Floats, Packed, pack, random_rows
 
 SHAPES = ((1536, 576), (576, 1536), (49152, 576), (8960, 1536), (1536, 8960))
@@ -115,7 +114,8 @@ def _measure(
     }
 
 
-def _seconds(kernels: Kernels, team: Team, matrices: Sequence[Packed], M: int) -> float:
+def _seconds(kernels: Kernels, team: Team, matrices: Sequence[Packed], num_x: int) -> float:
+    M = num_x
     N, K = matrices[0].matrix.num_rows, matrices[0].matrix.num_columns
     x: Floats = np.random.default_rng(0).standard_normal((M, K)).astype(np.float32)
     y: Floats = np.zeros((M, N), dtype=np.float32)
@@ -127,7 +127,8 @@ def _seconds(kernels: Kernels, team: Team, matrices: Sequence[Packed], M: int) -
 
 def _line(result: dict[str, object]) -> str:
     relative, many = result["relative"], result["GMAC/s"]
-    assert isinstance(relative, dict) and isinstance(many, dict)
+    assert isinstance(relative, dict)
+    assert isinstance(many, dict)
     share = float(str(result["GB/s"])) / float(str(result["reading"]))
     return (
         f"{result['type']:>5} {result['rows']:>6} x {result['columns']:<5}"

@@ -12,6 +12,7 @@ from inference.kernels.library import ALIGNMENT, Kernels, Team
 from inference.kernels.structures import Matrix, MatrixType
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 
 QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -93,7 +94,7 @@ def multiply(kernels: Kernels, team: Team, packed: Packed, x: Floats) -> Floats:
     return y
 
 
-def rounded_inputs(x: Floats) -> Floats:
+def rounded_inputs(x: Floats) -> Doubles:
     """x as the kernels see it: 8 bits per 32 numbers, here as exact float64 products."""
     blocks = x.reshape(len(x), -1, 32)
     largest = np.abs(blocks).max(axis=2, keepdims=True)
@@ -101,4 +102,5 @@ def rounded_inputs(x: Floats) -> Floats:
         inverse = np.where(largest < 1e-30, np.float32(0), np.float32(127) / largest)
     codes = np.rint(blocks * inverse)
     scales = np.where(largest < 1e-30, np.float32(0), largest / np.float32(127))
-    return (codes.astype(np.float64) * scales).reshape(x.shape)
+    products: Doubles = codes.astype(np.float64) * scales
+    return products.reshape(x.shape)

@@ -11,6 +11,7 @@ from tests.inference.kernel_matrices import (
     QUANTISED,
     SCALE_OFFSETS,
     Bytes,
+    Doubles,
     Floats,
     aligned,
     block_columns,
@@ -50,14 +51,14 @@ def columns_of(type_name: str) -> list[int]:
     return [256, 512, 1536] if block_columns(type_name) == 256 else [32, 96, 256, 288, 576]
 
 
-def expected(type_name: str, rows: Bytes, x: Floats) -> tuple[Floats, Floats]:
+def expected(type_name: str, rows: Bytes, x: Floats) -> tuple[Doubles, Doubles]:
     """The products in float64, and the size of what was added up: errors are relative to that."""
-    weights = dequantised(type_name, rows).astype(np.float64)
-    inputs = x.astype(np.float64) if type_name in FLOATS else rounded_inputs(x)
+    weights: Doubles = dequantised(type_name, rows).astype(np.float64)
+    inputs: Doubles = x.astype(np.float64) if type_name in FLOATS else rounded_inputs(x)
     return inputs @ weights.T, np.abs(inputs) @ np.abs(weights).T
 
 
-def assert_close(got: Floats, wanted: Floats, size: Floats, tolerance: float) -> None:
+def assert_close(got: Floats, wanted: Doubles, size: Doubles, tolerance: float) -> None:
     assert np.isfinite(got).all()
     error = np.abs(got - wanted) / np.maximum(size, 1e-30)
     assert error.max() <= tolerance
