@@ -5,9 +5,10 @@
 namespace quire {
 namespace {
 
-// Query rows of a tile: the keys of a KV head are made floats once for so many.
-constexpr int32_t kTileRows = 60;
-// With fewer tiles than this for each thread, tiles are cut into splits.
+// Query rows of a tile: the keys of a KV head are made floats once for so many. At 120 rows that is 3 % of
+// the work; fewer only where there would be too few tiles.
+constexpr int32_t kMostTileRows = 120, kLeastTileRows = 30;
+// With fewer tiles than this for each thread, tiles are made smaller, and then cut into splits.
 constexpr int32_t kTilesPerThread = 8;
 constexpr size_t kMostSharedFloats = size_t{4} << 20;
 
@@ -35,14 +36,26 @@ AttentionPlan::AttentionPlan(const qk_model &model, const qk_step &step, const T
       head_dim_(model.head_dim),
       window_(window),
       num_threads_(num_threads) {
-  for (int32_t i = 0; i < step.num_spans; ++i) add_tiles(step.spans[i], slots.of_span(i), is_wanted);
+  const int32_t size = tile_tokens(step);
+  for (int32_t i = 0; i < step.num_spans; ++i) add_tiles(step.spans[i], slots.of_span(i), size, is_wanted);
   add_pieces();
   num_left_ = std::make_unique<std::atomic<int32_t>[]>(tiles_.size());
 }
 
-void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots,
+// New tokens in a tile.
+int32_t AttentionPlan::tile_tokens(const qk_step &step) const {
+  int32_t size = std::max(1, kMostTileRows / group_);
+  while (size > 1 && size * group_ >= 2 * kLeastTileRows) {
+    int64_t num_tiles = 0;
+    for (int32_t i = 0; i < step.num_spans; ++i) num_tiles += (step.spans[i].num_rows + size - 1) / size;
+    if (num_tiles * num_kv_heads_ >= int64_t{kTilesPerThread} * num_threads_) break;
+    size /= 2;
+  }
+  return size;
+}
+
+void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size,
                               const std::vector<bool> *is_wanted) {
-  const int32_t size = std::max(1, kTileRows / group_);
   // The last rows see the most keys: they come first, so that no thread is left with them.
   for (int32_t first = (span.num_rows - 1) / size * size; first >= 0; first -= size) {
     const int32_t count = std::min(size, span.num_rows - first), row = span.row + first;

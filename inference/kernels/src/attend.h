@@ -45,7 +45,9 @@ class AttentionPlan {
   };
   struct Run;
 
-  void add_tiles(const qk_span &span, const int64_t *token_slots, const std::vector<bool> *is_wanted);
+  int32_t tile_tokens(const qk_step &step) const;
+  void add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size,
+                 const std::vector<bool> *is_wanted);
   void add_pieces();
   int32_t num_rows(const AttentionTile &tile) const { return tile.num_tokens * group_; }
   static void work(void *run, int32_t piece, int32_t thread);
