@@ -11,9 +11,11 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
 BackendName = Literal["auto", "fast", "torch", "bridge"]
+WeightTypeName = Literal["auto", "Q8_0", "Q4_1"]
 AttentionName = Literal["auto", "blocks", "reference"]
 
 BACKENDS: tuple[BackendName, ...] = ("auto", "fast", "torch", "bridge")
+WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "Q8_0", "Q4_1")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -36,12 +38,15 @@ class EngineConfig:
         kv_cache_bytes: Budget of the KV blocks on the device, >= 1 MiB; None chooses from free memory.
         ram_cache_bytes: Budget of blocks put aside in RAM; 0 is off, None chooses from free memory.
         disk_cache_bytes: Budget of blocks on disk; 0 is off, None chooses from what is free there.
-        cache_dir: Folder of the blocks on disk; None keeps nothing on disk.
+        cache_dir: Folder of blocks and rounded weights on disk; None keeps nothing on disk.
         prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
         num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
         backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
             torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"
             is an order: what cannot be computed so is refused.
+        weights: How our kernels for the CPU keep weights that the file holds as floats: rounded to 8 or
+            5 bits each ("Q8_0", "Q4_1": faster, smaller, a bit worse), or "auto": as they are, unless
+            only rounded ones fit the memory. Rounded weights are kept in `cache_dir`.
         attention_backend: Of "torch" and "bridge": "auto" picks for the device; "reference" defines
             the truth.
     """
@@ -58,6 +63,7 @@ class EngineConfig:
     prefill_chunk_tokens: int = 256
     num_threads: int | None = None
     backend: BackendName = "auto"
+    weights: WeightTypeName = "auto"
     attention_backend: AttentionName = "auto"
 
     def __post_init__(self) -> None:
@@ -65,6 +71,7 @@ class EngineConfig:
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
         _check_choice("kv_scheme", self.kv_scheme, KV_SCHEMES)
         _check_choice("backend", self.backend, BACKENDS)
+        _check_choice("weights", self.weights, WEIGHT_TYPES)
         _check_choice("attention_backend", self.attention_backend, ("auto", "blocks", "reference"))
         _check_optional_int("context_tokens", self.context_tokens, low=2)
         _check_optional_int("block_size", self.block_size, low=1, high=4096)

@@ -95,6 +95,8 @@ def load_parts(
         dtype=config.dtype,
         backend=config.backend,
         num_threads=torch.get_num_threads(),
+        weights=config.weights,
+        cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
         on_progress=_scaled(on_progress),
     )
     model = _make_model(loaded, path)

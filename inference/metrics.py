@@ -123,7 +123,8 @@ class ModelInfo:
         name: A name for people, from the file's metadata or its file name.
         path: Where it came from, as given.
         architecture: The field's word: "llama", "qwen2", ...
-        quantization: Weight type of the file for people: "Q4_1", "BF16"; "mixed" if unclear.
+        quantization: Weight type for people: "Q4_1", "BF16"; "mixed" if unclear; "Q8_0 of BF16" if the
+            file's weights were rounded at load.
         num_parameters: Count of weights, tied ones once.
         weights_bytes: Memory of the weights as loaded.
         context_tokens: The most that this engine can hold for one request.

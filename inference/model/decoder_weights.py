@@ -38,6 +38,11 @@ class DecoderWeights:
         return [key for key in self.sources if not (is_tied and key.role == "head")]
 
     @property
+    def matrix_keys(self) -> list[WeightKey]:
+        """Those of them that are matrices; the others are vectors."""
+        return [key for key in self.stored_keys if len(self.sources[key].tensor_shape) == 2]
+
+    @property
     def num_parameters(self) -> int:
         """Count of weights, tied ones once."""
         return sum(self.sources[key].num_elements for key in self.stored_keys)

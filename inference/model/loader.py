@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import nn
 
-from inference.config import BackendName, DtypeName
+from inference.config import BackendName, DtypeName, WeightTypeName
 from inference.errors import ChatTemplateError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
@@ -22,7 +22,7 @@ from inference.model.base import LanguageModel
 from inference.model.folder_decoder import describe_folder
 from inference.model.gguf_decoder import describe_gguf
 from inference.model.gguf_models import plan_model
-from inference.model.model_paths import ModelSource, Wish, make_model
+from inference.model.model_paths import MadeModel, ModelSource, Wish, make_model
 from inference.model.progress import LoadReporter, ProgressCallback
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ class LoadedModel:
         chat_template: How it wants chats written; None if it has none.
         name: For people.
         architecture: The field's word: "llama", "qwen2", ...
-        quantization: Weight type of the file: "Q4_1", "BF16", ...
+        quantization: Weight type: "Q4_1", "BF16", ...; "Q8_0 of BF16" if the file's was rounded.
         num_parameters: Weights, tied ones once.
         weights_bytes: Memory of the weights.
         model_context_tokens: What the model was made for.
@@ -83,6 +83,8 @@ def load_model(
     dtype: DtypeName = "auto",
     backend: BackendName = "bridge",
     num_threads: int = 1,
+    weights: WeightTypeName = "auto",
+    cache_dir: Path | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Load a model onto a device.
@@ -93,6 +95,8 @@ def load_model(
         dtype: Type of weights and activations; "auto" chooses for device and free memory.
         backend: What is to compute it; see `EngineConfig`.
         num_threads: CPU threads of a step, where our kernels compute.
+        weights: How floats are kept; see `EngineConfig`.
+        cache_dir: Where weights that were rounded at load are kept; None for nowhere.
         on_progress: Called in this thread with fractions that never fall, the last one 1.0.
 
     Raises:
@@ -103,7 +107,7 @@ def load_model(
     path = Path(path)
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
-    wish = Wish(device, dtype, backend, num_threads)
+    wish = Wish(device, dtype, backend, num_threads, weights, cache_dir)
     load = _load_folder if path.is_dir() else _load_gguf
     loaded = load(path, wish, reporter)
     logger.info(
@@ -133,6 +137,7 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         source = ModelSource(
             path=path,
             num_parameters=num_parameters,
+            fingerprint=file.fingerprint(),
             describe=lambda: describe_gguf(plan, file),
             make_module=lambda dtype, reporter: gguf_loading.load_module(
                 plan, file, device=wish.device, dtype=dtype, reporter=reporter
@@ -145,11 +150,11 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
             chat_template=template,
             name=_file_name(path, file.metadata.get("general.name")),
             architecture=plan.architecture,
-            quantization=gguf_loading.describe_quantization(file),
+            quantization=_quantization(gguf_loading.describe_quantization(file), made),
             num_parameters=made.num_parameters,
             weights_bytes=made.weights_bytes,
             model_context_tokens=int(str(plan.config["max_position_embeddings"])),
-            fingerprint=file.fingerprint() + made.arithmetic.encode(),
+            fingerprint=source.fingerprint + made.arithmetic.encode(),
         )
 
 
@@ -165,6 +170,7 @@ def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         source = ModelSource(
             path=path,
             num_parameters=folder.num_parameters,
+            fingerprint=folder.fingerprint(),
             describe=lambda: describe_folder(config, file),
             make_module=lambda dtype, reporter: folder_loading.load_module(
                 folder, model_type, device=wish.device, dtype=dtype, reporter=reporter
@@ -182,12 +188,16 @@ def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         chat_template=template,
         name=folder_loading.folder_name(path),
         architecture=model_type,
-        quantization=folder.weight_type,
+        quantization=_quantization(folder.weight_type, made),
         num_parameters=made.num_parameters,
         weights_bytes=made.weights_bytes,
         model_context_tokens=context_tokens,
-        fingerprint=folder.fingerprint() + made.arithmetic.encode(),
+        fingerprint=source.fingerprint + made.arithmetic.encode(),
     )
+
+
+def _quantization(stored: str, made: MadeModel) -> str:
+    return f"{made.rounded_to} of {stored}" if made.rounded_to else stored
 
 
 def _file_name(path: Path, title: object) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from inference.config import BackendName, DtypeName
+from inference.config import BackendName, DtypeName, WeightTypeName
 from inference.errors import UnsupportedModelError
 from inference.kernels.library import load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
@@ -21,7 +21,7 @@ from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
 from inference.model.memory import choose_dtype
 from inference.model.native_model import NativeModel
-from inference.model.packed_weights import pack_weights
+from inference.model.native_weights import WeightWish, load_native_weights
 from inference.model.progress import LoadReporter
 from inference.model.spec import ModelSpec, UnsupportedSpecError
 
@@ -37,12 +37,16 @@ class Wish:
         dtype: Type of weights and activations.
         backend: What is to compute.
         num_threads: CPU threads of a step, where our kernels compute.
+        weights: How floats are to be kept, where our kernels compute; see `EngineConfig`.
+        cache_dir: Where rounded weights are kept; None for nowhere.
     """
 
     device: str
     dtype: DtypeName
     backend: BackendName
     num_threads: int
+    weights: WeightTypeName = "auto"
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class ModelSource:
     Attributes:
         path: What errors name.
         num_parameters: Count of stored weights.
+        fingerprint: Names weights and configuration.
         describe: Gives its weights for our decoder. Raises `UnsupportedSpecError` for what only the
             bridge may run.
         make_module: Makes transformers' model of a type on a device, with its weights.
@@ -59,6 +64,7 @@ class ModelSource:
 
     path: Path
     num_parameters: int
+    fingerprint: bytes
     describe: Callable[[], DecoderWeights]
     make_module: Callable[[torch.dtype, LoadReporter], nn.Module]
 
@@ -73,6 +79,7 @@ class MadeModel:
         num_parameters: Weights, tied ones once.
         weights_bytes: Memory of the weights.
         arithmetic: Names what keys and values depend on beside weights and text.
+        rounded_to: Type that floats were rounded to at load; empty if they were not.
     """
 
     model: nn.Module | LanguageModel
@@ -80,6 +87,7 @@ class MadeModel:
     num_parameters: int
     weights_bytes: int
     arithmetic: str
+    rounded_to: str = ""
 
 
 def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeModel:
@@ -92,7 +100,9 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
     """
     weights = _describe(source, wish)
     if weights is not None and _is_fast(source.path, wish):
-        return _make_native(weights, wish, reporter)
+        return _make_native(weights, source.fingerprint, wish, reporter)
+    if wish.weights != "auto":
+        raise _cannot_round(source.path, wish)
     dtype = choose_dtype(wish.dtype, wish.device, source.num_parameters)
     if weights is None:
         return _make_module(source, dtype, reporter)
@@ -149,17 +159,34 @@ def _why_not_fast(wish: Wish) -> str:
     return why_no_kernels()
 
 
-def _make_native(weights: DecoderWeights, wish: Wish, reporter: LoadReporter) -> MadeModel:
+def _cannot_round(path: Path, wish: Wish) -> UnsupportedModelError:
+    reason = _why_not_fast(wish) or "another way is needed or was chosen"
+    return UnsupportedModelError(
+        path,
+        f"Only the backend 'fast' keeps weights as {wish.weights}, and it cannot compute here: {reason}.",
+        hint="Choose auto for the weights.",
+    )
+
+
+def _make_native(
+    weights: DecoderWeights, fingerprint: bytes, wish: Wish, reporter: LoadReporter
+) -> MadeModel:
     kernels = load_kernels()
     assert kernels is not None, "it was asked for before"
-    reporter.begin("Loading weights", until=1.0)
-    packed = pack_weights(weights, kernels, num_threads=wish.num_threads, reporter=reporter)
+    packed, rounded_to = load_native_weights(
+        weights,
+        fingerprint,
+        kernels,
+        WeightWish(wish.weights, wish.cache_dir, wish.num_threads),
+        reporter,
+    )
     return MadeModel(
         model=NativeModel(weights.spec, packed, kernels, num_threads=wish.num_threads),
         spec=weights.spec,
         num_parameters=weights.num_parameters,
         weights_bytes=packed.num_bytes,
-        arithmetic="native",
+        arithmetic=f"native{rounded_to}",
+        rounded_to=rounded_to,
     )
 
 

@@ -15,7 +15,7 @@ from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
 from inference.formats.safetensors_folder import check_folder
 from inference.kernels.library import load_kernels
-from inference.model import loader, packed_weights
+from inference.model import loader, native_weights
 from inference.model.decoder import TorchDecoder
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel
@@ -190,7 +190,7 @@ def test_model_beyond_our_decoder_goes_over_the_bridge(folder: Path) -> None:
 def test_weights_that_do_not_fit_are_refused_with_numbers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_weights, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(native_weights, "free_bytes", lambda device: 1000)
     with pytest.raises(NotEnoughMemoryError):
         load_model(folder, backend="fast")
 

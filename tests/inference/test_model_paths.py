@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,11 +11,10 @@ from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
 from inference.kernels.structures import MatrixType
-from inference.model import loader, model_paths, packed_weights
+from inference.model import loader, model_paths, native_weights, quantised_weights
 from inference.model.decoder import TorchDecoder
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel
-from inference.model.packed_weights import to_q8_0
 from inference.model.spec import UnsupportedSpecError
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
@@ -130,7 +127,7 @@ def test_tensor_that_is_missing_is_named(tmp_path: Path, backend: Any) -> None:
 def test_weights_that_do_not_fit_are_refused_with_numbers(
     twin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_weights, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(native_weights, "free_bytes", lambda device: 1000)
     with pytest.raises(NotEnoughMemoryError):
         load_model(twin, backend="fast")
 
@@ -144,20 +141,8 @@ def test_type_that_kernels_do_not_know_is_rounded_to_q8_0_with_a_notice(
     tokens = make_tokens(20)
     expected = logits_of(load_model(path, backend="fast").model, tokens)
     known = {name: kind for name, kind in MatrixType.__members__.items() if name != "Q4_1"}
-    monkeypatch.setattr(packed_weights, "_KNOWN", known)
+    monkeypatch.setattr(quantised_weights, "_KNOWN", known)
     actual = logits_of(load_model(path, backend="fast").model, tokens)
     assert "Q4_1 becomes Q8_0" in caplog.text
     assert not torch.equal(actual, expected)
     assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
-
-
-def test_to_q8_0_is_the_formats_own_rounding() -> None:
-    numbers = np.random.default_rng(5).normal(size=(7, 96)).astype(np.float32)
-    numbers[2] = 0.0
-    expected = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q8_0)
-    found = to_q8_0(numbers)
-    assert found.shape == expected.shape
-    back = gguf.quants.dequantize(found, gguf.GGMLQuantizationType.Q8_0)
-    scales = np.abs(numbers.reshape(7, -1, 32)).max(axis=2, keepdims=True) / 127
-    assert (np.abs((back - numbers).reshape(7, -1, 32)) <= 0.51 * scales + 1e-9).all()
-    assert not back[2].any()
