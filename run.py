@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 MINIMUM_PYTHON = (3, 11)
 ROOT = os.path.dirname(os.path.abspath(__file__))
 if sys.version_info[:2] >= MINIMUM_PYTHON:  # these need not be readable for older ones
     sys.path.insert(0, os.path.join(ROOT, "packaging"))
+    from build_kernels import ensure_built
     from setup_environment import Environment, SetupError, has_only_cpu, read_stages, say
     from system_libraries import libraries_message
 
@@ -62,6 +64,7 @@ def start(arguments: list[str]) -> int:
     stages = read_stages(ROOT, with_tests=is_test, only_cpu=has_only_cpu())
     if not environment.is_complete(stages):
         environment.set_up(stages)
+    ensure_built(Path(ROOT), say)
     message = libraries_message(environment.folder, platforms)
     if message:
         raise SetupError(message)

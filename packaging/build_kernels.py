@@ -7,12 +7,14 @@ Standard library only (and hatchling, when that runs it).
 """
 
 import argparse
+import contextlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,17 @@ SOURCES = Path("inference", "kernels", "src")
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY = Path("inference", "kernels", f"quire_kernels{SUFFIX}")
 
-# One file per instruction set. A compiler that refuses the flags gets none: the file is empty then.
+# One file per instruction set. On other machines, and with a compiler that refuses the flags, it is
+# compiled without them and then empty.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
-AVX512 += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # in GCC's own headers
-FLAGS = {
+X86_FLAGS = {
     "isa_avx2": AVX2,
     "isa_avxvnni": [*AVX2, "-mavxvnni"],
     "isa_avx512vnni": ["-mavx2", "-mfma", "-mf16c", *AVX512, "-mtune=icelake-server"],
-    "isa_neon": ["-march=armv8.2-a+dotprod"],
 }
+ARM_FLAGS = {"isa_neon": ["-march=armv8.2-a+dotprod"]}
+FLAGS = {"x86_64": X86_FLAGS, "amd64": X86_FLAGS, "aarch64": ARM_FLAGS, "arm64": ARM_FLAGS}
 MSVC_FLAGS = {
     "isa_avx2": ["/arch:AVX2"],
     "isa_avxvnni": ["/arch:AVX2"],
@@ -44,10 +47,14 @@ MSVC_FLAGS = {
 }
 # Without contraction, or what is computed would depend on what the compiler inlines.
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
-COMMON += ["-fno-tree-reassoc", "-fno-math-errno", "-pthread", "-Wall", "-Wextra"]
+COMMON += ["-fno-math-errno", "-pthread", "-Wall", "-Wextra"]
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=undefined"]
 MSVC_COMMON = ["/nologo", "/std:c++17", "/O2", "/EHsc", "/MD", "/fp:precise"]
+
+
+# What the last failure was; until a source changes it is not tried again.
+FAILURE = Path("build", "kernels", "failure.txt")
 
 
 class BuildError(Exception):
@@ -60,6 +67,30 @@ def find_compiler() -> list[str] | None:
         return shlex.split(command)
     names = ("cl", "clang++", "g++") if sys.platform == "win32" else ("c++", "g++", "clang++")
     return next(([found] for name in names if (found := shutil.which(name))), None)
+
+
+def ensure_built(root: Path, say: Callable[[str], None]) -> None:
+    """Compile if a source is newer than the library. What goes wrong is said once, never raised."""
+    compiler = find_compiler()
+    if compiler is None or is_current(root):
+        return
+    say("\nCompiling the kernels for this kind of processor; it takes some 20 seconds, once")
+    failure = root / FAILURE
+    try:
+        failure.unlink(missing_ok=True)
+        build(root, compiler)
+    except (BuildError, OSError) as error:
+        say(f"That failed; Quire will compute with torch alone. The details are in {failure}.")
+        with contextlib.suppress(OSError):
+            failure.parent.mkdir(parents=True, exist_ok=True)
+            failure.write_text(str(error), encoding="utf-8")
+
+
+def is_current(root: Path) -> bool:
+    """Whether the library, or the note that it cannot be built, is newer than all sources."""
+    made = [path.stat().st_mtime for path in (root / LIBRARY, root / FAILURE) if path.exists()]
+    sources = [*(root / SOURCES).iterdir(), Path(__file__)]
+    return bool(made) and max(made) > max(path.stat().st_mtime for path in sources)
 
 
 def build(root: Path, compiler: Sequence[str], is_sanitized: bool = False) -> Path:
@@ -84,13 +115,20 @@ class Compiler:
     """Runs one compiler, in the manner of GCC and Clang or of MSVC."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, newest_header: float, is_sanitized: bool
+        self,
+        command: Sequence[str],
+        folder: Path,
+        newest_header: float,
+        is_sanitized: bool = False,
+        machine: str = platform.machine(),
     ) -> None:
         self._command = list(command)
         self._folder = folder
         self._newest_header = newest_header
         self._is_sanitized = is_sanitized
         self._is_msvc = Path(command[0]).stem.lower() == "cl"
+        machine_flags = FLAGS.get(machine.lower(), {})
+        self._flags = MSVC_FLAGS if self._is_msvc else machine_flags
 
     def __call__(self, source: Path) -> Path:
         """Compile one file unless its object is newer than it and all headers."""
@@ -98,25 +136,28 @@ class Compiler:
         newest = max(self._newest_header, source.stat().st_mtime)
         if result.exists() and result.stat().st_mtime > newest:
             return result
-        flags = (MSVC_FLAGS if self._is_msvc else FLAGS).get(source.stem, [])
+        flags = self._flags.get(source.stem, [])
         try:
             self._compile(source, result, flags)
         except BuildError:
             if not flags:
                 raise
+            print(f"The compiler refused {' '.join(flags)}; {source.stem} is left out.")
             self._compile(source, result, [])
         return result
 
-    def _compile(self, source: Path, result: Path, flags: list[str]) -> None:
+    def _compile(self, source: Path, final: Path, flags: list[str]) -> None:
+        result = final.with_name(f"{os.getpid()}-{final.name}")  # two programs may build at once
         if self._is_msvc:
             self._run([*MSVC_COMMON, *flags, "/c", str(source), f"/Fo{result}"])
         else:
             extra = SANITIZE if self._is_sanitized else []
             self._run([*COMMON, *flags, *extra, "-c", str(source), "-o", str(result)])
+        os.replace(result, final)
 
     def link(self, objects: list[Path], target: Path) -> None:
         """Make the library under another name first: a running program may have the old one."""
-        fresh = self._folder / f"fresh-{target.name}"
+        fresh = self._folder / f"{os.getpid()}-{target.name}"
         names = [str(path) for path in objects]
         if self._is_msvc:
             self._run(["/nologo", "/LD", *names, f"/Fe{fresh}"])

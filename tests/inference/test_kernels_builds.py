@@ -42,9 +42,11 @@ def test_kernels_under_address_and_behaviour_sanitizers_stay_in_bounds():
     preload = f"{runtime_of('asan')} {runtime_of('ubsan')}"
     library = build_kernels.build(ROOT, compiler, is_sanitized=True)
     tests = [
-        str(path) for path in sorted(CHECKS.parent.glob("test_kernels_*.py"))
+        str(path)
+        for pattern in ("test_kernels_*.py", "test_native_*.py")
+        for path in sorted(CHECKS.parent.glob(pattern))
         if path.name not in ("test_kernels_builds.py", "test_kernels_library.py")
-    ]  # fmt: skip
+    ]
     environment = os.environ | {
         "LD_PRELOAD": preload,
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
@@ -71,7 +73,7 @@ def test_neon_in_an_emulator_equals_plain_cpp(tmp_path):
         pytest.skip("no cross compiler or no emulator")
     folder = tmp_path / "objects"
     folder.mkdir()
-    compile_one = build_kernels.Compiler([cross], folder, 0.0, is_sanitized=False)
+    compile_one = build_kernels.Compiler([cross], folder, 0.0, machine="aarch64")
     objects = [str(compile_one(path)) for path in sorted(SOURCES.glob("*.cpp"))]
     program = str(tmp_path / "isa_check")
     check = str(CHECKS / "isa_check.cpp")
