@@ -4,7 +4,8 @@
 
 One GGUF file for each model and type, safe to delete at any time. It is written under another name and
 renamed; its digest covers its table and all of its data and is proved before it is used. What is not
-as it should be is made anew; what cannot be written is not kept.
+as it should be is made anew; what cannot be written is not kept; what was not used for two months goes
+when another file is written.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ FOLDER = "weights"
 _DIGEST_KEY = "quire.digest"
 _PART = ".part"
 _PART_SECONDS = 3600.0  # a file that nobody finished is removed at this age
+_KEPT_SECONDS = 60 * 86_400.0  # rounded weights that were not used for so long are removed
 _FREE_SHARE = 0.9  # of the disk that one file may fill
 _VERSION = b"1"
 
@@ -72,7 +74,7 @@ def write_cached(path: Path, weights: WeightFile, reporter: LoadReporter) -> boo
     size = sum(stored_bytes(tensor) for tensor in tensors.values())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_unfinished(path.parent)
+        _remove_old(path.parent)
         if size > _FREE_SHARE * shutil.disk_usage(path.parent).free:
             logger.warning("weights are not kept: the disk has no room for %d bytes", size)
             return False
@@ -140,11 +142,13 @@ def _text(name: str, tensor: StoredTensor) -> str:
     return f"{name} {tensor.type_name} {tuple(tensor.shape)}\n"
 
 
-def _remove_unfinished(folder: Path) -> None:
-    for path in folder.glob(f"*{_PART}"):
-        with contextlib.suppress(OSError):
-            if path.lstat().st_mtime < time.time() - _PART_SECONDS:
-                path.unlink()
+def _remove_old(folder: Path) -> None:
+    """Remove what nobody finished, and what nobody uses any more."""
+    for suffix, seconds in ((_PART, _PART_SECONDS), (".gguf", _KEPT_SECONDS)):
+        for path in folder.glob(f"*{suffix}"):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_mtime < time.time() - seconds:
+                    path.unlink()
 
 
 def _remove(path: Path) -> None:
