@@ -126,6 +126,8 @@ class LiveRequests:
         parts = self._parts
         parts.memory.tend()
         began = self._clock()
+        if parts.pace is not None:
+            parts.scheduler.token_budget = parts.pace.budget
         chunks = parts.scheduler.schedule()
         if not chunks:
             if parts.scheduler.is_only_loading:
@@ -139,6 +141,9 @@ class LiveRequests:
         except (RuntimeError, MemoryError) as error:
             return self._fail(chunks, error)
         parts.scheduler.commit(chunks)
+        if parts.pace is not None:
+            num_tokens = sum(chunk.num_tokens for chunk in chunks)
+            parts.pace.record(num_tokens, self._clock() - began)
         rows = iter(logits[:, : parts.vocab_size])
         return [
             self._sample(chunk, next(rows), began)

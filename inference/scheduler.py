@@ -47,6 +47,7 @@ class Scheduler:
     token to each sequence whose chunk needed logits, or its `remove()`.
 
     Attributes:
+        token_budget: Most tokens of one step; may be changed between steps.
         preemptions: How many times a sequence was put back because blocks ran out.
     """
 
@@ -72,7 +73,7 @@ class Scheduler:
             raise ValueError(f"must be at least 1: {token_budget=}, {max_running=}.")
         self.preemptions = 0
         self._kv = kv
-        self._token_budget = token_budget
+        self.token_budget = token_budget
         self._max_running = max_running
         self._running: dict[RequestId, Sequence] = {}  # oldest first
         self._waiting: list[Sequence] = []  # oldest first
@@ -153,7 +154,7 @@ class Scheduler:
         self.drain_loads()
         for sequence in self._loads.poll():
             self._run(sequence)
-        step = StepPlan(self._token_budget)
+        step = StepPlan(self.token_budget)
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
         for sequence in decoding + prefilling:

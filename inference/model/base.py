@@ -54,6 +54,10 @@ class LanguageModel(Protocol):
         """What computes it, for people: "avx2", "torch", ..."""
 
     @property
+    def has_independent_rows(self) -> bool:
+        """Whether a token's values are the same to the last bit in whatever step it is computed."""
+
+    @property
     def geometry(self) -> tuple[LayerGeometry, ...]:
         """What each layer stores per token."""
 

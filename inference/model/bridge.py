@@ -48,6 +48,7 @@ class TransformersBridge:
     """
 
     path_name: PathName = "bridge"
+    has_independent_rows = False
     kernels = "transformers"
 
     def __init__(self, module: nn.Module, path: Path, *, has_fast_rows: bool = False) -> None:

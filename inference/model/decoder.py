@@ -72,6 +72,7 @@ class TorchDecoder:
     """
 
     path_name: PathName = "torch"
+    has_independent_rows = False
     kernels = "torch"
 
     def __init__(
