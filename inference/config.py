@@ -39,7 +39,8 @@ class EngineConfig:
         ram_cache_bytes: Budget of blocks put aside in RAM; 0 is off, None chooses from free memory.
         disk_cache_bytes: Budget of blocks on disk; 0 is off, None chooses from what is free there.
         cache_dir: Folder of blocks and rounded weights on disk; None keeps nothing on disk.
-        prefill_chunk_tokens: Token budget of one step, >= 1; the longest time that *stop* waits.
+        prefill_chunk_tokens: Most tokens of one step, >= 1: *stop* waits for its end. Our kernels take
+            fewer where so many would take long.
         num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
         backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
             torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"

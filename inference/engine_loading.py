@@ -29,6 +29,7 @@ from inference.model.base import LanguageModel, Runner
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
+from inference.step_pace import StepPace
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
 
@@ -48,6 +49,7 @@ class EngineParts:
         kv: The bookkeeping of the blocks.
         memory: What outlives a reply.
         scheduler: Who is computed next.
+        pace: How much that may be; None leaves it as configured.
         tokenizer: The model's.
         template: The model's; None if it is not made for chats.
         vocab_size: Ids that may be given and sampled.
@@ -59,6 +61,7 @@ class EngineParts:
     kv: KvCacheManager
     memory: ChatMemory
     scheduler: Scheduler
+    pace: StepPace | None
     tokenizer: Tokenizer
     template: ChatTemplate | None
     vocab_size: int
@@ -104,7 +107,8 @@ def load_parts(
     kv = make_kv(model, loaded, attention, config, device, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
     _verify(loaded, model, runner, path)
-    scheduler = Scheduler(kv.manager, token_budget=config.prefill_chunk_tokens, mover=kv.transfers)
+    most = config.prefill_chunk_tokens
+    scheduler = Scheduler(kv.manager, token_budget=most, mover=kv.transfers)
     context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
@@ -126,6 +130,7 @@ def load_parts(
         kv=kv.manager,
         memory=kv.memory,
         scheduler=scheduler,
+        pace=StepPace(most) if model.has_independent_rows else None,
         tokenizer=loaded.tokenizer,
         template=loaded.chat_template,
         vocab_size=vocab_size,

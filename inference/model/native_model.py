@@ -51,6 +51,7 @@ class NativeModel:
     """
 
     path_name: PathName = "fast"
+    has_independent_rows = True
     dtype = torch.float32
     device = torch.device("cpu")
 
