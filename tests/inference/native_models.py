@@ -45,7 +45,7 @@ SCHEMES: dict[KvSchemeName, KvScheme] = {
     "int8": KvScheme.INT8,
     "int4": KvScheme.INT4,
 }
-ISAS = ("avx512vnni", "avxvnni", "avx2", "neon", "portable")
+ISAS = ("avx512vnni", "avx2", "neon", "portable")  # avxvnni differs from avx2 in products alone
 
 
 @cache
