@@ -20,6 +20,7 @@ from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
+from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
@@ -91,11 +92,12 @@ def load_parts(
     began = time.perf_counter()
     device = _choose_device(config.device)
     _set_threads(config.num_threads)
+    weights = WeightFiles.seen_at(path)
     loaded = load(path, device=device, dtype=config.dtype, on_progress=_scaled(on_progress))
     layers = use_fast_linear(loaded.module)
     bridge = TransformersBridge(loaded.module, path)
     attention, reason = _choose_attention(config, device)
-    kv = make_kv(bridge, loaded, attention, config, device, _last_stretch(on_progress))
+    kv = make_kv(bridge, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = ModelRunner(
         bridge,
         kv.tensors,
