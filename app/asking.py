@@ -97,6 +97,8 @@ def answer(
         if options.json and code != EXIT_BROKEN_PIPE:
             code = _print_report(live, answering.finish_reason, info) or code
         _wait_for_disk(engine, code)
+        if options.conversation is not None and code != EXIT_BROKEN_PIPE:
+            _tell_disk_problem(engine)
     return code
 
 
@@ -105,10 +107,20 @@ def _wait_for_disk(engine: EngineLike, code: int) -> None:
     if code != EXIT_OK:
         return
     try:
-        if not engine.flush(DISK_TIMEOUT_S):
-            complain("the disk is slow: not all of this chat could be kept for the next question")
+        is_kept = engine.flush(DISK_TIMEOUT_S)
     except KeyboardInterrupt:
         logger.info("Saving was broken off")
+        return
+    if not is_kept and not engine.stats().disk_problem:
+        complain("the disk is slow: not all of this chat could be kept for the next question")
+
+
+def _tell_disk_problem(engine: EngineLike) -> None:
+    """Say why the next question of this chat will find less than it could; the answer is none the worse."""
+    problem = engine.stats().disk_problem
+    if problem:
+        logger.warning("Blocks are not kept on disk: %s", problem)
+        complain(problem)
 
 
 def _kv_dir(options: argparse.Namespace, paths: Paths) -> Path | None:

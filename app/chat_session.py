@@ -210,7 +210,7 @@ class ChatSession:
         """Sum up the shown chat, and send `text` in a new one that begins with the summary.
 
         With an empty text the new chat is only shown. `stop` and opening another chat end it; then,
-        and when it fails, the text comes back as DraftReturned. With the choice "new_chat", `send`
+        and when it fails or leaves no room for the text, that comes back as DraftReturned. With the choice "new_chat", `send`
         does this by itself.
 
         Args:

@@ -85,6 +85,7 @@ class EngineLoop:
         self._was_busy = False
         self._needs_tending = False
         self._is_over = False
+        self._disk_problem = ""
         self._forgotten_early: set[str] = set()
 
     def post(self, command: Command) -> None:
@@ -259,10 +260,18 @@ class EngineLoop:
         self._was_busy = is_busy
         if now >= self._next_stats_at or fell_idle:
             self._next_stats_at = now + STATS_INTERVAL_S
+            stats = engine.stats()
+            self._log_disk_problem(stats.disk_problem)
             self._emit(
                 StatsSampled(
-                    engine.stats(),
+                    stats,
                     psutil.Process().memory_info().rss,
                     psutil.virtual_memory().total,
                 )
             )
+
+    def _log_disk_problem(self, problem: str) -> None:
+        """Once per problem; the settings tell the person."""
+        if problem and problem != self._disk_problem:
+            logger.warning("Blocks are not kept on disk: %s", problem)
+        self._disk_problem = problem

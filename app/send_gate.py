@@ -3,8 +3,7 @@
 Pure Python, GUI thread. A text that is held is never lost: it is sent, or given back.
 """
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.announcer import Announcer
@@ -53,12 +52,19 @@ class SendGate:
     Args:
         post: Sends a command to the engine thread.
         announcer: Tells the listeners.
+        measure_ids: Names for questions to the engine that nobody else uses.
     """
 
-    def __init__(self, *, post: Callable[[Command], None], announcer: Announcer) -> None:
+    def __init__(
+        self,
+        *,
+        post: Callable[[Command], None],
+        announcer: Announcer,
+        measure_ids: Iterator[int],
+    ) -> None:
         self._post = post
         self._announcer = announcer
-        self._ids = itertools.count(1)
+        self._ids = measure_ids
         self._asked: dict[int, Question] = {}
         self._newest: tuple[Question, PromptMeasured] | None = None
         self._draft: Question | None = None

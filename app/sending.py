@@ -4,11 +4,12 @@ The person's text is never lost: it is stored, or held until it is known whether
 while the chat is summed up; what is not sent after all is given back.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 from app.chat_prompt import chat_prompt, surely_fits, system_prompt_of
-from app.chat_summary import SummaryWriter, prompt_with_summary, title_going_on
+from app.chat_summary import SummaryTask, SummaryWriter, prompt_with_summary, title_going_on
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.messages import PromptMeasured
@@ -19,6 +20,7 @@ from app.shown_chat import ShownChat
 from app.surroundings import Surroundings
 from app.texts import storable
 from inference.metrics import ModelInfo
+from inference.request import ChatMessage
 
 
 class Sending:
@@ -36,8 +38,11 @@ class Sending:
         self._announcer = announcer = around.announcer
         self._clock = around.clock
         self._measured_model: ModelInfo | None = None
-        self._gate = SendGate(post=around.post, announcer=announcer)
-        self._summary = SummaryWriter(post=around.post, announcer=announcer, go_on=self._go_on)
+        measure_ids = itertools.count(1)
+        self._gate = SendGate(post=around.post, announcer=announcer, measure_ids=measure_ids)
+        self._summary = SummaryWriter(
+            post=around.post, announcer=announcer, measure_ids=measure_ids, go_on=self._go_on
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -117,14 +122,21 @@ class Sending:
             general=self._settings.value,
             info=model.info,
         )
+        as_plain_text = self._as_plain_text(model.info)
         self._summary.start(
             self._shown.desk.next_id(),
-            chat,
-            text,
-            prompt.messages,
-            left_out=prompt.left_out,
-            as_plain_text=self._as_plain_text(model.info),
-            message_id=message_id,
+            SummaryTask(
+                chat,
+                text,
+                message_id,
+                prompt.messages,
+                prompt.left_out,
+                as_plain_text,
+                lambda summary: (
+                    ChatMessage("system", self._prompt_of_sequel(chat, summary)),
+                    ChatMessage("user", storable(text)),
+                ),
+            ),
         )
         return True
 
@@ -153,10 +165,12 @@ class Sending:
         if info is not self._measured_model:
             self._measured_model = info
             self._gate.forget_model()
+            self._summary.forget_model()
 
     def measured(self, event: PromptMeasured) -> None:
         """Take the answer of the engine."""
-        self._gate.take(event)
+        if not self._summary.measured(event):
+            self._gate.take(event)
 
     def handle_summary(self, event: ReplyEvent) -> bool:
         """Take an event about the summary; gives whether it was one."""
@@ -212,13 +226,19 @@ class Sending:
             self._question(path, info), Held(text, send, choice, instead, message_id)
         )
 
-    def _go_on(self, chat: Conversation, summary: str, text: str) -> None:
-        """The summary is there: the new chat begins."""
+    def _prompt_of_sequel(self, chat: Conversation, summary: str) -> str:
+        """The system prompt of the chat that goes on."""
         own = system_prompt_of(chat.settings, self._settings.value)
+        return prompt_with_summary(own, chat.title, summary)
+
+    def _go_on(self, task: SummaryTask, summary: str) -> None:
+        """The summary is there: the new chat begins, or nothing of it is left."""
+        chat, text = task.chat, task.text
         has_begun = self._shown.begin_sequel(
             chat,
+            text,
             title=title_going_on(chat.title),
-            system_prompt=prompt_with_summary(own, chat.title, summary),
+            system_prompt=self._prompt_of_sequel(chat, summary),
         )
-        if text.strip() and not (has_begun and self.send(text)):
-            self._announcer.notify(DraftReturned(text))
+        if text.strip() and not has_begun:
+            self._announcer.notify(DraftReturned(text, task.message_id))

@@ -164,22 +164,17 @@ class ShownChat:
         """
         self.interrupt()
         conversation = self.conversation
-        text = storable(text)
-        chat = conversation or self._new_conversation(text)
-
-        def store() -> Message:
-            with self._store.transaction():
-                if conversation is None:
-                    self._store.add_conversation(chat)
-                return self._store.add_message(
-                    chat.id, parent_id=parent_id, role="user", content=text
-                )
-
-        message = self._announcer.stored(store)
+        if conversation is None:
+            return self._begin_chat(self._new_conversation(storable(text)), text)
+        message = self._announcer.stored(
+            lambda: self._store.add_message(
+                conversation.id, parent_id=parent_id, role="user", content=storable(text)
+            )
+        )
         if message is None:
             return False
-        chat = chat.with_message(message, as_leaf=True)
-        if conversation is None or is_edit:
+        chat = conversation.with_message(message, as_leaf=True)
+        if is_edit:
             self.show(chat)
         else:
             self._conversation = chat
@@ -188,21 +183,21 @@ class ShownChat:
         self._ask_for_reply(message.id)
         return True
 
-    def begin_sequel(self, chat: Conversation, *, title: str, system_prompt: str) -> bool:
-        """Show a new chat with the settings of `chat` but for these; it is stored at once.
+    def begin_sequel(
+        self, chat: Conversation, text: str, *, title: str, system_prompt: str
+    ) -> bool:
+        """Store and show a new chat with the settings of `chat` but for these, and say `text` in it.
+
+        An empty text is not said.
 
         Returns:
-            Whether it was stored.
+            Whether all of it was stored; if not, nothing was.
         """
         settings = replace(chat.settings, system_prompt=storable(system_prompt))
         sequel = replace(self._new_conversation(title), title=title, settings=settings)
-        if not self._announcer.done(lambda: self._store.add_conversation(sequel)):
-            return False
         if chat.id in self._plain_text_chats:
             self._plain_text_chats.add(sequel.id)
-        self.show(sequel)
-        self._announcer.notify(ConversationsChanged())
-        return True
+        return self._begin_chat(sequel, text)
 
     def answer_again(self, question_id: MessageId) -> bool:
         """Ask for another reply to this message; what is there stays as a branch."""
@@ -246,6 +241,28 @@ class ShownChat:
             updated_at=now,
             settings=self.draft_settings,
         )
+
+    def _begin_chat(self, chat: Conversation, text: str) -> bool:
+        """Store and show a new chat that begins with this text, if any; gives whether it was stored."""
+
+        def store() -> Conversation:
+            with self._store.transaction():
+                self._store.add_conversation(chat)
+                if not text.strip():
+                    return chat
+                message = self._store.add_message(
+                    chat.id, parent_id=None, role="user", content=storable(text)
+                )
+            return chat.with_message(message, as_leaf=True)
+
+        stored = self._announcer.stored(store)
+        if stored is None:
+            return False
+        self.show(stored)
+        self._announcer.notify(ConversationsChanged())
+        if stored.leaf_id is not None:
+            self._ask_for_reply(stored.leaf_id)
+        return True
 
     def _ask_for_reply(self, question_id: MessageId) -> None:
         conversation = self._conversation

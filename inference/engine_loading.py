@@ -21,6 +21,7 @@ from inference.attention.blocks import BlocksAttention
 from inference.attention.reference import ReferenceAttention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
+from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
@@ -92,6 +93,7 @@ def load_parts(
     began = time.perf_counter()
     device = _choose_device(config.device)
     _set_threads(config.num_threads)
+    weights = WeightFiles.seen_at(path)
     loaded = load(
         path,
         device=device,
@@ -104,7 +106,7 @@ def load_parts(
     )
     model = _make_model(loaded, path)
     attention, reason = _choose_attention(config, device)
-    kv = make_kv(model, loaded, attention, config, device, _last_stretch(on_progress))
+    kv = make_kv(model, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
     _verify(loaded, model, runner, path)
     most = config.prefill_chunk_tokens

@@ -18,6 +18,7 @@ from inference.attention.base import AttentionBackend
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig, KvSchemeName
 from inference.errors import InvalidRequestError, NotEnoughMemoryError
+from inference.formats.whole_digest import WeightFiles
 from inference.kv_budgets import default_device_bytes, default_disk_bytes, default_ram_bytes
 from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.host_memory import HostArena
@@ -51,6 +52,7 @@ _MAX_RAM_SHARE = (
 )
 _MAX_RAM_SLOTS = 2**15  # the bookkeeping of more would cost what it brings; 12 GB of a small model
 _QUALITY_TOKENS = 1_500
+_SHARE_OF_CHECKING = 0.5  # of the stretch that is reported; the rest is for trying int4
 _UNBOUNDED = 2**62
 
 
@@ -79,6 +81,7 @@ def make_kv(
     attention: AttentionBackend,
     config: EngineConfig,
     device: str,
+    weights: WeightFiles,
     on_progress: StageCallback | None = None,
 ) -> KvParts:
     """Reserve the memory and open the tiers.
@@ -89,17 +92,20 @@ def make_kv(
         attention: The backend in use.
         config: What the caller wants.
         device: Where the model is.
+        weights: Its files, as they were before it was loaded.
         on_progress: Told of what takes long, in words, and the share that is done; may raise to break
             it off.
 
     Raises:
         InvalidRequestError: int4 is wanted and would make this model worse.
+        ModelFileError: The files changed meanwhile, or cannot be read.
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    verdict = _verdict_on_int4(model, loaded, attention, config, on_progress)
+    identity = _identity(loaded, weights, config, on_progress)
+    verdict = _verdict_on_int4(identity, model, loaded, attention, config, on_progress)
     scheme = find_scheme(config.kv_scheme, model.dtype)
     tensors = _reserve(model, loaded, scheme, config, device)
-    namespace = _namespace(loaded, model, tensors)
+    namespace = _namespace(identity, model, tensors)
     disk = _open_disk(config, tensors, namespace)
     ram_bytes = config.ram_cache_bytes
     if ram_bytes is None:
@@ -120,7 +126,32 @@ def make_kv(
     return KvParts(tensors, manager, memory, transfers, _describe_schemes(model, verdict))
 
 
+def _identity(
+    loaded: LoadedModel,
+    weights: WeightFiles,
+    config: EngineConfig,
+    on_progress: StageCallback | None,
+) -> bytes:
+    """Name weights and compute type: by all their bytes if something outlives the process.
+
+    Device and RAM never outlive the model, so without a folder the samples of the fingerprint do.
+
+    Raises:
+        ModelFileError: The files changed meanwhile, or cannot be read.
+    """
+    if config.cache_dir is None:
+        return loaded.fingerprint
+    report = None if on_progress is None else partial(_report_check, on_progress)
+    digest = weights.digest(Path(config.cache_dir), report)
+    return hashlib.blake2b(digest + loaded.fingerprint, digest_size=32).digest()
+
+
+def _report_check(on_progress: StageCallback, share: float) -> None:
+    on_progress("Checking the file", share * _SHARE_OF_CHECKING)
+
+
 def _verdict_on_int4(
+    identity: bytes,
     model: LanguageModel,
     loaded: LoadedModel,
     attention: AttentionBackend,
@@ -132,7 +163,7 @@ def _verdict_on_int4(
     Raises:
         InvalidRequestError: It is wanted and does not.
     """
-    fingerprint = hashlib.blake2b(loaded.fingerprint, digest_size=16).hexdigest()
+    fingerprint = hashlib.blake2b(identity, digest_size=16).hexdigest()
     folder = None if config.cache_dir is None else Path(config.cache_dir)
     verdict = None if folder is None else load_verdict(folder, fingerprint)
     if config.kv_scheme != "int4":
@@ -153,7 +184,8 @@ def _verdict_on_int4(
 
 
 def _report_trial(on_progress: StageCallback, share: float) -> None:
-    on_progress(f"{TRYING_INT4}, {share:.0%} done", share)
+    rest = 1.0 - _SHARE_OF_CHECKING
+    on_progress(f"{TRYING_INT4}, {share:.0%} done", _SHARE_OF_CHECKING + share * rest)
 
 
 def _describe_schemes(model: LanguageModel, verdict: KvVerdict | None) -> tuple[KvSchemeInfo, ...]:
@@ -232,11 +264,11 @@ def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskSto
     return disk
 
 
-def _namespace(loaded: LoadedModel, model: LanguageModel, kv: KvTensors) -> bytes:
+def _namespace(identity: bytes, model: LanguageModel, kv: KvTensors) -> bytes:
     """Names all that the values in a block depend on, besides the text."""
     digest = hashlib.blake2b(digest_size=32)
     shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
     for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), model.config_text):
         digest.update(f"{len(part)}:{part}".encode())
-    digest.update(loaded.fingerprint)
+    digest.update(identity)
     return digest.digest()

@@ -33,7 +33,7 @@ class StatusController(QObject):
         self._session = session
         self._bar = bar
         self._metrics: RequestMetrics | None = None
-        self._numbers = Throttle(NUMBER_INTERVAL_MS, self)
+        self._numbers = Throttle(NUMBER_INTERVAL_MS, bar)  # not later than what it shows
         session.subscribe(self._follow)
         self._show_model(session.model)
         self._take_shown_chat()

@@ -66,6 +66,7 @@ class FakeScript:
         measure_error: Raised by `measure`.
         refused_scheme: A load with this scheme is refused.
         freed_bytes: What `forget` and `clear_cache` give.
+        disk_problem: What is wrong with the disk.
         tend_turns: So many times `tend` says that more is to be done.
         finish_reason: Of replies that come to their end.
         load_stages: Reported one by one while loading.
@@ -88,6 +89,7 @@ class FakeScript:
     measure_error: EngineError | None = None
     refused_scheme: str = ""
     freed_bytes: int = 0
+    disk_problem: str = ""
     tend_turns: int = 0
     finish_reason: FinishReason = "stop"
     load_stages: tuple[str, ...] = ("Reading the file", "Loading weights")
@@ -307,6 +309,7 @@ class FakeEngine:
             weights_bytes=self.info.weights_bytes,
             kv_bytes=64 * 1024,
             num_running=used,
+            disk_problem=self.script.disk_problem,
         )
 
     def flush(self, timeout_s: float) -> bool:

@@ -226,3 +226,33 @@ def test_slow_disk_gets_its_time_and_is_told_if_that_was_not_enough(
     assert asker.ask("Hi", "--conversation", "c") == 0
     assert capsys.readouterr().err == ""
     assert waits == [60.0, 60.0]
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_problem_of_the_disk_is_told_once_and_logged(
+    asker: Asker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_flushed: bool,
+) -> None:
+    monkeypatch.setattr(FakeEngine, "flush", lambda engine, timeout_s: is_flushed)
+    asker.script.disk_problem = "The disk is full, so chats are not kept beyond memory."
+    assert asker.ask("Hi", "--conversation", "c") == 0
+    told = capsys.readouterr()
+    assert told.out == "Hi you\n"
+    assert told.err == "quire: The disk is full, so chats are not kept beyond memory.\n"
+    (line,) = [
+        line for line in asker.paths.log_file.read_text("utf-8").splitlines() if " WARNING " in line
+    ]
+    assert line.endswith(
+        "app.asking: Blocks are not kept on disk: "
+        "The disk is full, so chats are not kept beyond memory."
+    )
+
+
+def test_problem_of_the_disk_is_no_matter_without_a_chat(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker.script.disk_problem = "The disk is full, so chats are not kept beyond memory."
+    assert asker.ask("Hi") == 0
+    assert capsys.readouterr().err == ""

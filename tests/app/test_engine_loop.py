@@ -411,3 +411,14 @@ def test_output_of_an_unknown_request_is_ignored(monkeypatch: pytest.MonkeyPatch
     bench.run(until=ended(1))
     assert bench.text_of(1) == "a"
     assert bench.ends() == [(1, "stop")]
+
+
+def test_problem_of_the_disk_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(FakeScript(disk_problem="The disk is full."))
+    bench.tick = 1.0  # each event is time for another sample
+    bench.loop.post(LOAD)
+    bench.generate()
+    bench.run(until=ended(1))
+    assert sum(isinstance(event, StatsSampled) for event in bench.events) > 2
+    told = [record for record in caplog.records if "The disk is full." in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"]

@@ -133,9 +133,9 @@ def test_of_many_unknown_pieces_few_headers_are_read(tmp_path, monkeypatch):
     opened: list[str] = []
     real = os.open
 
-    def count(path: str, flags: int) -> int:
+    def count(path: str, flags: int, mode: int) -> int:
         opened.append(path)
-        return real(path, flags)
+        return real(path, flags, mode)
 
     monkeypatch.setattr(os, "open", count)
     assert store.cover(ROOT_KEY, [7]) == ()

@@ -11,8 +11,9 @@ from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.engine_loading import EngineParts, load_parts
 from inference.errors import InvalidRequestError, NotEnoughMemoryError
+from inference.formats import whole_digest
 from inference.kv_cache.host_memory import HostArena
-from inference.model.kv_quality import KvVerdict, load_verdict, verdict_of
+from inference.model.kv_quality import KvVerdict, verdict_of
 from inference.request import LoadProgress
 from tests.inference.scripted_engine import answer, ask
 from tests.inference.tiny_engine import make_engine, make_loaded, make_parts
@@ -42,6 +43,75 @@ def test_blocks_of_another_model_scheme_or_size_have_another_folder(tmp_path: Pa
         namespace_of(tmp_path, "size", block_size=16),
     }
     assert len(others | {first}) == 4
+
+
+def load_file(
+    path: Path, told: list[LoadProgress] | None = None, /, **config: object
+) -> EngineParts:
+    """Load what has one fingerprint whatever the file holds."""
+    report = None if told is None else told.append
+    values: dict[str, object] = {"block_size": 8, "num_threads": 1, "device": "cpu", **config}
+    loaded = make_loaded(context_tokens=300)
+    return load_parts(
+        path,
+        EngineConfig(**values),  # type: ignore[arg-type]  # fields of this file's tests
+        report,
+        load=lambda path, **options: loaded,
+    )
+
+
+def write_weights(path: Path, *, hole: int | None = None) -> Path:
+    """Bytes with samples that are the same, and perhaps a byte between them that is not."""
+    data = bytearray(range(256)) * 64
+    if hole is not None:
+        data[hole] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("hole", [0, 5000, 16383])
+def test_blocks_of_weights_that_differ_in_any_byte_are_not_reused(
+    tmp_path: Path, hole: int
+) -> None:
+    path, cache = tmp_path / "model.gguf", str(tmp_path / "kv")
+    reused = []
+    for broken in (hole, None, hole, None):  # a broken download, a repaired one, and so on
+        engine = Engine(load_file(write_weights(path, hole=broken), cache_dir=cache))
+        metrics = answer(engine, ask(make_tokens(40)))[-1].metrics
+        reused.append(metrics.reused_disk_tokens)
+        engine.close()
+    assert reused == [0, 0, 39, 39]
+
+
+def test_verdict_on_int4_holds_for_all_bytes_of_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([verdict_of(0.001), verdict_of(0.5)])
+    monkeypatch.setattr(kv_loading, "assess_int4", lambda *args: next(found))
+    path, config = tmp_path / "model.gguf", {"kv_scheme": "int4", "cache_dir": str(tmp_path / "kv")}
+    load_file(write_weights(path), **config).memory.close()
+    load_file(write_weights(path), **config).memory.close()
+    with pytest.raises(InvalidRequestError, match="50"):
+        load_file(write_weights(path, hole=9000), **config)
+    assert len(verdicts(tmp_path / "kv")) == 2
+
+
+def test_weights_are_read_whole_only_where_something_outlives_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_digest, "SLOW_BYTES", 1)
+    path = write_weights(tmp_path / "model.gguf")
+    told: list[LoadProgress] = []
+    load_file(path, told).memory.close()
+    assert [progress.stage for progress in told] == ["Ready"]
+    told.clear()
+    config = {"kv_scheme": "int4", "cache_dir": str(tmp_path / "kv")}
+    load_file(path, told, **config).memory.close()
+    stages = [progress.stage for progress in told]
+    assert stages[0] == "Checking the file"
+    assert stages[1].startswith("Trying how well int4")
+    fractions = [progress.fraction for progress in told]
+    assert fractions == sorted(fractions)
 
 
 def test_disk_that_became_full_does_not_empty_the_cache(
@@ -136,10 +206,9 @@ def load_int4(root: Path | None, told: list[LoadProgress], *, stop_after: int = 
     return load_parts(Path("tiny"), config, report, load=lambda path, **options: loaded)
 
 
-def fingerprint() -> str:
-    parts = make_parts(make_loaded(context_tokens=300))
-    parts.memory.close()
-    return parts.info.fingerprint
+def verdicts(folder: Path) -> list[Path]:
+    """What is remembered of models."""
+    return list(folder.glob("kv-quality-*"))
 
 
 def test_trying_int4_tells_how_far_it_is_once(tmp_path: Path) -> None:
@@ -162,9 +231,9 @@ def test_trying_int4_can_be_broken_off_and_nothing_is_remembered(tmp_path: Path)
     with pytest.raises(BrokenOffError):
         load_int4(tmp_path, told, stop_after=3)
     assert len(told) == 3
-    assert load_verdict(tmp_path, fingerprint()) is None
+    assert verdicts(tmp_path) == []
     load_int4(tmp_path, []).memory.close()
-    assert load_verdict(tmp_path, fingerprint()) is not None
+    assert len(verdicts(tmp_path)) == 1
 
 
 def test_int4_that_makes_a_model_worse_is_refused_and_then_shown_as_not_offered(

@@ -1,7 +1,11 @@
 """How long this process had no processor though it wanted one: time that is no pause of ours."""
 
 import os
+import sys
 from pathlib import Path
+
+if sys.platform != "win32":
+    import resource
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
@@ -49,3 +53,26 @@ class LostTime:
         fields = os.pread(self._stat, 300, 0).split(b"\n", 1)[0].split()
         ticks = int(fields[_STEAL_FIELD]) if len(fields) > _STEAL_FIELD else 0
         return ticks / float(os.sysconf("SC_CLK_TCK"))
+
+
+def num_pages_read() -> int:
+    """How many pages of programs and libraries this process had to wait for until the disk gave them.
+
+    Each may stop the thread that touches it, and with it those that wait for its locks; how long,
+    the system does not tell. It has nothing to do with files that we open and read.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt if sys.platform != "win32" else 0
+
+
+def num_turns() -> int | None:
+    """How often this thread was given a processor; None where the system does not count.
+
+    A thread that waits for a lock or a file gives its processor back and gets another turn. So if
+    time passes within one turn in which it computes nothing, the whole machine stood still: a
+    hypervisor gave its processors to others.
+    """
+    try:
+        fields = Path("/proc/thread-self/schedstat").read_bytes().split()
+    except OSError:
+        return None
+    return int(fields[2])

@@ -126,10 +126,10 @@ def test_dialog_is_never_higher_than_the_screen(
     window.controller.appearance.choose_text_size(percent)
     dialog = _open(window)
     _retype(dialog, "temperature", "-1")
-    window.wait(lambda: dialog.form.verticalScrollBar().isVisible() == scrolls)
+    window.wait(lambda: dialog.area.verticalScrollBar().isVisible() == scrolls)
     assert dialog.height() < dialog.screen().availableGeometry().height()
     assert dialog.rect().contains(dialog.save_button.geometry())
     last = dialog.fields[FORM_FIELDS[-1].name].input
     last.setFocus(Qt.FocusReason.TabFocusReason)
-    dialog.form.ensureWidgetVisible(last)
+    dialog.area.ensureWidgetVisible(last)
     assert not last.visibleRegion().isEmpty()

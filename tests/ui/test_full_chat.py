@@ -344,6 +344,8 @@ def test_new_chat_with_a_summary_takes_the_message_along(full: OpenWindow) -> No
     full.click("New chat with a summary", full.chat.full_card)
     full.wait(lambda: full.texts == ["More", "Two."] and not full.session.is_replying)
     assert full.titles == ["First (continued)", "First"]
+    assert full.chat.messages.isVisible()
+    assert not full.chat.empty.isVisible()
     assert "They said one." in full.prompts[-1][0]
     assert full.prompts[-1][1:] == ["More"]
     assert full.chat.composer.text == ""
@@ -351,6 +353,38 @@ def test_new_chat_with_a_summary_takes_the_message_along(full: OpenWindow) -> No
     full.click_chat("First")
     assert full.texts == ["First", "One."]
     assert full.chat.composer.text == ""
+
+
+def test_first_message_of_an_empty_chat_that_is_stored_is_in_sight(full: OpenWindow) -> None:
+    full.script.message_tokens = 100
+    full.script.replies = ["One.", "They said one.", "Two."]
+    full.session.continue_in_new_chat("")
+    full.wait(lambda: full.titles == ["First (continued)", "First"])
+    assert full.texts == []
+    assert full.chat.empty.isVisible()
+    assert not full.chat.messages.isVisible()
+    full.say("More")
+    full.wait(lambda: full.texts == ["More", "Two."])
+    assert full.chat.messages.isVisible()
+    assert not full.chat.empty.isVisible()
+    assert all(full.view(message.id).isVisible() for message in full.messages)
+    assert full.chat.composer.input.accessibleDescription() == "Write the next message"
+
+
+def test_message_that_leaves_no_room_for_a_summary_stays_where_it_was(full: OpenWindow) -> None:
+    full.script.message_tokens = 900
+    _type_too_much(full)
+    full.click("New chat with a summary", full.chat.full_card)
+    full.wait(full.chat.toast.isVisible)
+    assert full.chat.toast.text == (
+        "This message and a summary do not fit together into a new chat. "
+        "Shorten the message, or start a new chat without a summary."
+    )
+    assert full.chat.composer.text == "More"
+    assert full.texts == ["First", "One."]
+    assert full.titles == ["First"]
+    assert len(full.engine.requests) == 1
+    full.wait(lambda: _buttons(full) == CARD)
 
 
 @pytest.fixture

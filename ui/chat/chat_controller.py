@@ -74,6 +74,12 @@ class ChatController(QObject):
                 self._take_back(text, message_id)
             case _:
                 pass
+        self._show_empty()
+
+    def _show_empty(self) -> None:
+        """The greeting or the messages, as the path is now: a chat is filled and emptied in many ways."""
+        conversation = self._session.conversation
+        self._pane.show_empty(conversation is None or conversation.leaf_id is None)
 
     def _show(self, conversation: Conversation | None) -> None:
         path = conversation.path() if conversation else []
@@ -83,7 +89,7 @@ class ChatController(QObject):
         versions = conversation.versions_on_path() if conversation else {}
         self._pane.messages.mark_left_out(self._session.left_out_mark())
         self._pane.messages.show_path(path, versions)
-        self._pane.show_empty(not path)
+        self._show_empty()
         self._show_title()
         self._show_replying()
 

@@ -51,6 +51,8 @@ class ChatPane(QWidget):
 
     def show_empty(self, is_empty: bool) -> None:
         """Show the greeting in place of the messages, or the other way round."""
+        if self.empty.isHidden() != is_empty:
+            return  # as it is
         self.empty.setVisible(is_empty)
         self.messages.setVisible(not is_empty)
         if is_empty:

@@ -46,7 +46,7 @@ class FullChatController(QObject):
         self._refused: ChatIsFull | None = None  # what was to be done, so that a choice does it
         self._num_chars: int | None = None  # of the summary in the making
         self._has_message = True  # that goes on after the summary
-        self._progress = Throttle(_PROGRESS_MS, self)
+        self._progress = Throttle(_PROGRESS_MS, pane)  # not later than what it shows
         self._timer = QTimer(pane)  # not later than the composer
         self._timer.setSingleShot(True)
         self._timer.setInterval(MEASURE_DELAY_MS)

@@ -6,7 +6,13 @@ from PySide6.QtCore import QObject
 from PySide6.QtGui import QActionGroup
 
 from app.chat_session import ChatSession
-from app.session_changes import ConversationShown, ModelChanged, ModelState, SessionChange
+from app.session_changes import (
+    ConversationShown,
+    MessageAdded,
+    ModelChanged,
+    ModelState,
+    SessionChange,
+)
 from app.settings import SettingsStore
 from ui.chat.chat_pane import ChatPane
 from ui.chat.model_words import (
@@ -123,7 +129,7 @@ class ModelController(QObject):
         match change:
             case ModelChanged(state):
                 self._show(state)
-            case ConversationShown():
+            case ConversationShown() | MessageAdded():
                 self._show_hint()
             case _:
                 pass

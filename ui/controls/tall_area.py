@@ -4,7 +4,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 LEAST_HEIGHT = 120
-_SLACK = 4  # the frame of a field with a wrong value is thicker, which its hint learns later
+SLACK = 4  # the frame of a field with a wrong value is thicker, which its hint learns later
 _BAR_GAP = 10  # between the content and the scroll bar
 _WINDOW_FRAME = 48  # title bar and edge that the system puts around a dialog
 
@@ -32,7 +32,10 @@ class TallArea(QScrollArea):
         self.viewport().setAutoFillBackground(False)
 
     def fit(self) -> None:
-        """Take the right height, and give the window around it the size that follows."""
+        """Take the right height, and give the window around it the size that follows.
+
+        Of the height, `SLACK` is empty.
+        """
         window = self.window()
         layout = window.layout()
         assert layout is not None, "it lies in the layout of a dialog"
@@ -44,7 +47,7 @@ class TallArea(QScrollArea):
         around = layout.totalMinimumSize().height() - own
         room = window.screen().availableGeometry().height() - _WINDOW_FRAME - around
         self.content.setContentsMargins(0, 0, _BAR_GAP if wanted > room else 0, 0)
-        self.setFixedHeight(max(LEAST_HEIGHT, min(wanted, room)))
+        self.setFixedHeight(min(wanted, max(LEAST_HEIGHT, room)))
         layout.activate()
         window.resize(window.width(), layout.totalMinimumSize().height())
 
@@ -52,6 +55,6 @@ class TallArea(QScrollArea):
         """With its texts wrapped to this width, and no gap beside them."""
         least = self.content.totalMinimumSize().height()
         if not self.content.hasHeightForWidth():
-            return least + _SLACK
+            return least + SLACK
         width += self.content.contentsMargins().right()
-        return max(least, self.content.totalHeightForWidth(width)) + _SLACK
+        return max(least, self.content.totalHeightForWidth(width)) + SLACK

@@ -1,11 +1,12 @@
 """What all our dialogs have in common: surface, title, buttons at the right. GUI thread."""
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
+from PySide6.QtCore import QPoint, Qt, QTimer
+from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QVBoxLayout, QWidget
 
 from ui.controls.buttons import Button, ButtonKind
 from ui.controls.labels import Label
+from ui.controls.tall_area import SLACK, TallArea
 from ui.look.focus_ring import FocusRing
 from ui.look.theme import Theme
 
@@ -14,9 +15,11 @@ _PADDING = 24
 
 
 class Dialog(QDialog):
-    """A window over the main one, 440 wide.
+    """A window over the main one, 440 wide; it stays on its screen whatever it shows.
 
     Attributes:
+        head: Layout for what stays in sight above the content.
+        area: Scrolls the content where the screen is too low for it.
         content: Layout for what it is about.
 
     Args:
@@ -35,8 +38,14 @@ class Dialog(QDialog):
         self.setFixedWidth(width)
         self._ring = FocusRing(theme, self)
         self._first: QWidget | None = None
-        self.content = QVBoxLayout()
+        self.head = QVBoxLayout()
+        self.area = TallArea()
+        self.content = self.area.content
         self.content.setSpacing(12)
+        self._fit_later = QTimer(self)
+        self._fit_later.setSingleShot(True)
+        self._fit_later.setInterval(0)
+        self._fit_later.timeout.connect(self.area.fit)
         self._buttons = QHBoxLayout()
         self._buttons.setSpacing(8)
         self._buttons.addStretch()
@@ -45,11 +54,17 @@ class Dialog(QDialog):
         whole.setSpacing(0)
         whole.addWidget(Label(theme, title, style="h2"))
         whole.addSpacing(10)
-        whole.addLayout(self.content)
-        whole.addSpacing(20)
+        whole.addLayout(self.head)
+        whole.addWidget(self.area)
+        whole.addSpacing(20 - SLACK)
         whole.addLayout(self._buttons)
         theme.changed.connect(self.update)
+        theme.changed.connect(self._fit_later.start)
         self.finished.connect(self._give_back)
+
+    def fit(self) -> None:
+        """Take the height that the content has, once what happens now is over."""
+        self._fit_later.start()
 
     def add_text(self, text: str, *, role: str = "text_2") -> Label:
         """Add a paragraph."""
@@ -73,6 +88,28 @@ class Dialog(QDialog):
         button = Button(self.theme, text, "quiet")
         self._buttons.insertWidget(0, button)
         return button
+
+    def setVisible(self, visible: bool) -> None:
+        """Qt override: the height is right before Qt chooses the place."""
+        if visible and self.isHidden():
+            self.area.fit()
+        super().setVisible(visible)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Qt override."""
+        super().resizeEvent(event)
+        if self.isVisible():
+            self._stay_on_screen()
+
+    def _stay_on_screen(self) -> None:
+        """Move up or left by as much as was lost beyond the edge; the top is never lost."""
+        room, frame = self.screen().availableGeometry(), self.frameGeometry()
+        place = QPoint(
+            max(room.left(), min(frame.left(), room.right() + 1 - frame.width())),
+            max(room.top(), min(frame.top(), room.bottom() + 1 - frame.height())),
+        )
+        if place != frame.topLeft():
+            self.move(place)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Qt override."""

@@ -9,7 +9,6 @@ from ui.controls.choice_row import ChoiceRow
 from ui.controls.fields import AreaField, Field
 from ui.controls.flow_row import FlowRow
 from ui.controls.labels import Label
-from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
 from ui.dialogs.on_full_choices import ON_FULL_CHOICES
 from ui.dialogs.sampling_form import FORM_FIELDS, read_form, texts_of
@@ -50,10 +49,7 @@ class ChatSettingsDialog(Dialog):
             "Instructions for the model",
             hint=general_prompt or "For example: answer briefly",
         )
-        self.form = TallArea()
-        self.form.content.setSpacing(12)
-        self.content.addWidget(self.form)
-        self.form.content.addWidget(self.prompt_field)
+        self.content.addWidget(self.prompt_field)
         grid = QGridLayout()
         grid.setHorizontalSpacing(12)
         grid.setVerticalSpacing(12)
@@ -63,7 +59,7 @@ class ChatSettingsDialog(Dialog):
             field.edited.connect(self._check)
             self.fields[form_field.name] = field
             grid.addWidget(field, number // 2, number % 2, Qt.AlignmentFlag.AlignTop)
-        self.form.content.addLayout(grid)
+        self.content.addLayout(grid)
         self.on_full: dict[OnFull, ChoiceRow] = {}
         self._add_on_full()
         self.reset_button = self.add_left_button("Reset to defaults")
@@ -85,7 +81,7 @@ class ChatSettingsDialog(Dialog):
         column.setSpacing(0)
         column.addWidget(Label(self.theme, "When the chat is full", style="label"))
         column.addWidget(row)
-        self.form.content.addLayout(column)
+        self.content.addLayout(column)
 
     def _show(self, settings: ChatSettings) -> None:
         self.on_full[settings.on_full].setChecked(True)
@@ -103,7 +99,7 @@ class ChatSettingsDialog(Dialog):
             field.show_problem(problems.get(name, ""))
         self.save_button.setEnabled(not problems)
         self.save_button.setToolTip("A value is not allowed" if problems else "")
-        self.form.fit()
+        self.area.fit()
         return not problems
 
     def _save(self) -> None:

@@ -74,4 +74,4 @@ class ErrorDialog(Dialog):
 
     def _show_details(self) -> None:
         self._details.setVisible(self._details.isHidden())
-        self.adjustSize()
+        self.area.fit()

@@ -11,7 +11,6 @@ from shiboken6 import isValid
 from ui.controls.labels import Label
 from ui.controls.segmented import Segmented
 from ui.controls.slider import Slider
-from ui.controls.tall_area import TallArea
 from ui.dialogs.base import Dialog
 from ui.dialogs.memory_page import MemoryPage
 from ui.look.theme import MAX_TEXT_SIZE_PERCENT, MIN_TEXT_SIZE_PERCENT, Theme, ThemeChoice
@@ -104,23 +103,16 @@ class PreferencesDialog(Dialog):
         self.pages.chosen.connect(self.show_page)
         self.look = LookPage(theme)
         self._memory: MemoryPage | None = None
-        self._area = TallArea()
-        self._parts = make_memory(self._area)
+        self._parts = make_memory(self.area)
         self._preparation = self._prepare_memory()
         self._is_prepared = False
         self._prepare_later = QTimer(self)
         self._prepare_later.setInterval(_PREPARE_MS)
         self._prepare_later.timeout.connect(self._prepare)
         self.finished.connect(self._prepare_later.stop)
-        self._area.content.addWidget(self.look)
-        self.content.addWidget(self.pages)
-        self.content.addSpacing(4)
-        self.content.addWidget(self._area)
-        self._fit_later = QTimer(self)
-        self._fit_later.setSingleShot(True)
-        self._fit_later.setInterval(0)
-        self._fit_later.timeout.connect(self._area.fit)
-        theme.changed.connect(self._fit_later.start)
+        self.head.addWidget(self.pages)
+        self.head.addSpacing(16)
+        self.content.addWidget(self.look)
         self.add_button("Close", is_first=True).clicked.connect(self.accept)
         self.show_page("look")
 
@@ -140,8 +132,8 @@ class PreferencesDialog(Dialog):
         page = next(self._parts)
         if page is not None:
             page.hide()
-            page.height_changed.connect(self._fit_later.start)
-            self._area.content.addWidget(page)
+            page.height_changed.connect(self.fit)
+            self.content.addWidget(page)
             self._memory = page
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -171,19 +163,14 @@ class PreferencesDialog(Dialog):
             if number % _POLISHED_AT_ONCE == 0:
                 yield
 
-    @property
-    def area(self) -> TallArea:
-        """What scrolls."""
-        return self._area
-
     def show_page(self, key: str) -> None:
         """Show the page of this key of `PAGES`."""
         self.pages.set_key(key)
         self.look.setVisible(key == "look")
         if key == "memory" or self._memory is not None:
             self.memory.setVisible(key == "memory")
-        self._area.verticalScrollBar().setValue(0)
-        self._area.fit()
+        self.area.verticalScrollBar().setValue(0)
+        self.area.fit()
 
 
 def theme_choice(key: str) -> ThemeChoice:

@@ -105,7 +105,7 @@ class Claims:
             miss = self._writer.write(lambda: rewrite_tags(path, kept, now), names.CHATS)
             num_written = RECORD_BYTES * len(kept)
         elif new:
-            miss = self._writer.write(lambda: append_tags(path, new), names.CHATS)
+            miss = self._writer.write(lambda: append_tags(path, new, present, now), names.CHATS)
             num_written = RECORD_BYTES * len(new)
         else:
             return True

@@ -24,7 +24,7 @@ def open_for_reading(path: str) -> IO[bytes]:
     Raises:
         OSError: It cannot be read, or is a link.
     """
-    return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | _READ))
+    return open(path, "rb", buffering=0, opener=lambda name, flags: _open_ours(name, flags | _READ))
 
 
 def read_small(path: str) -> bytes:
@@ -58,8 +58,7 @@ def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> N
     Raises:
         OSError: It could not be written; nothing is left of it.
     """
-    name = f"{os.getpid()}-{next(_numbers)}.tmp"
-    temporary = os.path.join(os.path.dirname(path), name)
+    temporary = _temporary_beside(path)
     try:
         handle = os.open(temporary, _WRITE | os.O_EXCL, 0o600)
         try:
@@ -69,7 +68,7 @@ def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> N
             os.close(handle)
         with contextlib.suppress(OSError):
             set_used(temporary, used)
-        os.replace(temporary, path)
+        _put(temporary, path)
     except BaseException:
         remove_file(temporary)
         raise
@@ -81,7 +80,7 @@ def append(path: str, data: bytes, record_bytes: int) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    handle = os.open(path, _WRITE | os.O_APPEND, 0o600)
+    handle = _open_ours(path, _WRITE | os.O_APPEND)
     try:
         _make_private(path, handle)
         torn = os.fstat(handle).st_size % record_bytes
@@ -125,8 +124,27 @@ def remove_file(path: str) -> bool:
     return True
 
 
+def clear_place(path: str) -> bool:
+    """Remove whatever lies in the place of a file of ours; True if nothing is there any more.
+
+    A folder with something in it is not ours to empty: it gets another name.
+    """
+    if remove_file(path):
+        return True
+    try:
+        try:
+            os.rmdir(path)
+        except OSError:
+            os.rename(path, _temporary_beside(path))
+    except OSError:
+        return False
+    return True
+
+
 def make_folders(root: str, *names: str) -> str:
-    """Make private folders, one in the other; links below the root go.
+    """Make private folders, one in the other; links and files in their places below the root go.
+
+    A folder below the root that somebody closed is opened again.
 
     Args:
         root: Where they begin; may itself be a link to a folder elsewhere.
@@ -144,10 +162,12 @@ def make_folders(root: str, *names: str) -> str:
     path = root
     for name in names:
         path = os.path.join(path, name)
-        if os.path.islink(path):
+        if os.path.islink(path) or os.path.isfile(path):
             os.unlink(path)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
+            _open_to_us_only(path)
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             _open_to_us_only(path)
     return path
 
@@ -170,6 +190,32 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     return not attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
+
+
+def _open_ours(path: str, flags: int) -> int:
+    """Open a file; one whose permissions somebody changed gets its own again, if it is still ours."""
+    try:
+        return os.open(path, flags, 0o600)
+    except PermissionError:
+        if size_of(path) is None:
+            raise
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o600)
+        return os.open(path, flags, 0o600)
+
+
+def _temporary_beside(path: str) -> str:
+    name = f"{os.getpid()}-{next(_numbers)}.tmp"
+    return os.path.join(os.path.dirname(path), name)
+
+
+def _put(temporary: str, path: str) -> None:
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        if not os.path.isdir(path) or not clear_place(path):
+            raise
+        os.replace(temporary, path)
 
 
 def _open_to_us_only(folder: str) -> None:

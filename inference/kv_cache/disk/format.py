@@ -24,7 +24,8 @@ VERSION = 1
 
 Miss = Literal[
     "missing",  # the file is gone
-    "unreadable",  # the system does not let it be read now
+    "unreadable",  # the system does not let it be read
+    "no_handle",  # nor anything else now: too many files are open, or memory is short
     "not_a_piece",  # something else lies in its place
     "other_version",  # written by a Quire with another format
     "other_model",  # of another namespace
@@ -40,9 +41,12 @@ Miss = Literal[
 """Why rows were not read or not written."""
 
 AT_FAULT: frozenset[str] = frozenset(
-    ("not_a_piece", "other_version", "other_model", "truncated", "damaged", "wrong_name")
-)
-"""Misses after which a file is removed: it will never be of use."""
+    (
+        "unreadable", "not_a_piece", "other_version", "other_model", "truncated", "damaged",
+        "wrong_name",
+    )
+)  # fmt: skip
+"""Misses after which a file is removed, so that it is written anew."""
 
 _PIECE_MAGIC = b"QuireKV\n"
 _TRAIL_MAGIC = b"QuireTr\n"

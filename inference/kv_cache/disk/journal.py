@@ -8,9 +8,10 @@ the other is forgotten. So such a one notes the text of these rows (a *rows tag*
 piece that they will be then.
 """
 
+import errno
 import hashlib
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk.files import append, read_small, write_file
@@ -18,6 +19,7 @@ from inference.kv_cache.disk.format import pack_ids
 
 TAG_BYTES = 16
 RECORD_BYTES = TAG_BYTES + 4
+_IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP)
 
 
 def rows_tag(base_key: BlockHash, token_ids: Sequence[int]) -> bytes:
@@ -37,13 +39,20 @@ def read_tags(path: str) -> set[bytes]:
     return tags
 
 
-def append_tags(path: str, tags: Collection[bytes]) -> None:
+def append_tags(path: str, tags: Collection[bytes], present: Set[bytes], now: float) -> None:
     """Add owner tags to a journal, which is made if need be.
+
+    What cannot be opened, or is no file, gives way to a new one with these tags and those `present`.
 
     Raises:
         OSError: It cannot be written.
     """
-    append(path, _pack(tags), RECORD_BYTES)
+    try:
+        append(path, _pack(tags), RECORD_BYTES)
+    except OSError as error:
+        if error.errno not in _IN_THE_WAY:
+            raise
+        rewrite_tags(path, present | set(tags), now)
 
 
 def rewrite_tags(path: str, tags: Collection[bytes], now: float) -> None:

@@ -13,6 +13,8 @@ from inference.kv_cache.disk.files import fill, open_for_reading
 from inference.kv_cache.disk.format import Header, Miss, header_bytes, parse_header
 from inference.kv_cache.tiers import Piece
 
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+
 
 class PieceReader:
     """Reads pieces of one namespace.
@@ -92,5 +94,7 @@ class PieceReader:
 def _why_unreadable(error: OSError) -> Miss:
     if isinstance(error, FileNotFoundError):
         return "missing"
+    if error.errno in _SHORTAGES:
+        return "no_handle"
     is_other_thing = isinstance(error, IsADirectoryError) or error.errno == errno.ELOOP
     return "not_a_piece" if is_other_thing else "unreadable"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.files import entries, is_folder, remove_file, size_of
+from inference.kv_cache.disk.files import clear_place, entries, is_folder, remove_file, size_of
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags
 
@@ -42,7 +42,7 @@ def scan_pieces(namespace_path: str, now: float) -> list[Entry]:
             continue
         with contextlib.suppress(OSError):
             if not entry.is_file(follow_symlinks=False):
-                remove_file(entry.path)
+                clear_place(entry.path)
                 continue
             status = entry.stat(follow_symlinks=False)
             used = min(status.st_mtime, now)
@@ -59,7 +59,7 @@ def scan_chats(namespace_path: str, now: float) -> dict[str, int]:
             continue
         size = size_of(entry.path)
         if size is None:
-            remove_file(entry.path)
+            clear_place(entry.path)
         else:
             found[entry.path] = size
     return found

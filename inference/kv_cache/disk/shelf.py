@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.files import remove_file, size_of
+from inference.kv_cache.disk.files import clear_place, remove_file, size_of
 from inference.kv_cache.disk.forgetting import forget_files
 from inference.kv_cache.disk.format import AT_FAULT, Header, Miss
 from inference.kv_cache.disk.index import Entry, PieceIndex
@@ -61,6 +61,7 @@ class Shelf:
         self._index = PieceIndex(reader.key, self._peek)
         self._small: dict[str, int] = {}  # journals and trails: path to length
         self._going: set[str] = set()  # being removed, and so not to be taken in again
+        self._stuck: set[str] = set()  # of no use, but the system does not let them be removed
         self._misses: Counter[Miss] = Counter()
         self._written_bytes = 0
 
@@ -172,6 +173,7 @@ class Shelf:
     def add_written(self, entry: Entry) -> None:
         """Take in a piece that was just written."""
         with self._lock:
+            self._stuck.discard(entry.path)
             self._add(entry)
             self._written_bytes += entry.size
 
@@ -222,7 +224,7 @@ class Shelf:
         piece = Piece(self._reader.key(base_key, token_ids), start, len(token_ids))
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
-        if self._index.get(path) is not None or path in self._going:
+        if self._index.get(path) is not None or path in self._going or path in self._stuck:
             return False
         if size_of(path) != self._reader.file_bytes(piece):
             return False
@@ -246,8 +248,8 @@ class Shelf:
         self._misses[miss] += 1
         if miss == "missing" or miss in AT_FAULT:
             self._index.remove(path)
-        if miss in AT_FAULT:
-            remove_file(path)
+        if miss in AT_FAULT and not clear_place(path):
+            self._stuck.add(path)
 
 
 def _scan_namespace(folder: str, now: float) -> list[Entry]:

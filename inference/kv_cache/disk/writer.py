@@ -42,7 +42,7 @@ class Writer:
         return self.write(lambda: make_folders(self._root, self._folder_name, *folders))
 
     def write(self, write: Callable[[], object], *folders: str) -> Miss | None:
-        """Write something; once more after its folders were made, if they were not there.
+        """Write something; once more after its folders were made, if that may be what is wrong.
 
         Args:
             write: May raise OSError, and then has left nothing.
@@ -54,7 +54,7 @@ class Writer:
         try:
             try:
                 write()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
                 make_folders(self._root, self._folder_name, *folders)
                 write()
         except OSError as error:
