@@ -1,5 +1,6 @@
 """Builds of the kernels that check themselves: sanitizers, and a processor that is emulated."""
 
+import faulthandler
 import os
 import shutil
 import subprocess
@@ -39,6 +40,7 @@ def runtime_of(sanitizer: str) -> str:
 
 def test_kernels_under_address_and_behaviour_sanitizers_stay_in_bounds():
     assert compiler is not None
+    faulthandler.cancel_dump_traceback_later()  # the build alone may take longer
     preload = f"{runtime_of('asan')} {runtime_of('ubsan')}"
     library = build_kernels.build(ROOT, compiler, is_sanitized=True)
     tests = [

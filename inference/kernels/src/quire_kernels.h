@@ -74,7 +74,7 @@ QK_API int32_t qk_pack(int32_t type, int32_t num_rows, int32_t num_columns, void
 // One row as floats, exactly as the type defines it.
 QK_API int32_t qk_unpack_row(const qk_matrix *matrix, int32_t row, float *out);
 // y = x W^T: x (num_x, num_columns) and y (num_x, num_rows), rows x_stride and y_stride floats apart.
-// Quantised weights meet inputs rounded to 8 bits per 32 numbers.
+// Quantised weights meet inputs rounded to 8 bits per 32 numbers. One call at a time per team.
 QK_API int32_t qk_matmul(qk_team *team, const qk_matrix *matrix, const float *x, int32_t num_x,
                          int64_t x_stride, float *y, int64_t y_stride);
 
