@@ -10,6 +10,11 @@
 
 namespace quire {
 
+inline Slots slots_of(const qk_model &model, const qk_kv &kv, int32_t layer) {
+  return {kv.scheme, model.num_kv_heads, model.head_dim, kv.value_groups, kv.num_slots, kv.stored_factor,
+          kv.layers[layer].planes};
+}
+
 // The slot of each token of each span, one after the other.
 class TokenSlots {
  public:

@@ -15,36 +15,12 @@
 
 #include "attend.h"
 #include "check.h"
+#include "for_rows.h"
 #include "isa.h"
 #include "step_memory.h"
 
 namespace quire {
 namespace {
-
-// Numbers that a thread works on at least, before another is asked for help.
-constexpr int64_t kNumbersPerChunk = 16384;
-
-// Call work(row) for each row, in parallel if it is worth it. numbers: of one row, weighted by their cost.
-template <typename Work>
-void for_rows(Team &team, int32_t num_rows, int64_t numbers, const Work &work) {
-  const int64_t most = std::max<int64_t>(1, kNumbersPerChunk / std::max<int64_t>(1, numbers));
-  const int32_t size = static_cast<int32_t>(std::min<int64_t>(num_rows, most));
-  struct Context {
-    const Work *work;
-    int32_t num_rows, size;
-  } context = {&work, num_rows, size};
-  const auto chunk = [](void *memory, int index, int) {
-    const Context &context = *static_cast<const Context *>(memory);
-    const int32_t first = index * context.size, end = std::min(context.num_rows, first + context.size);
-    for (int32_t row = first; row < end; ++row) (*context.work)(row);
-  };
-  team.run((num_rows + size - 1) / size, chunk, &context);
-}
-
-Slots slots_of(const qk_model &model, const qk_kv &kv, int32_t layer) {
-  return {kv.scheme, model.num_kv_heads, model.head_dim, kv.value_groups, kv.num_slots, kv.stored_factor,
-          kv.layers[layer].planes};
-}
 
 bool is_rounded(const qk_matrix &matrix) { return !is_float_type(matrix.type); }
 
@@ -327,45 +303,6 @@ int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const 
   if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
   try {
     return Step(*team, *model, *kv, *step).run();
-  } catch (const std::bad_alloc &) {
-    return QK_ERROR_MEMORY;
-  }
-}
-
-int32_t qk_store(const qk_model *model, const qk_kv *kv, int32_t layer, int32_t num_rows, const float *keys,
-                 const float *values, const int64_t *slots) {
-  if (!model || !kv || !keys || !values || !slots || !is_valid(*model) || !is_valid(*kv, *model)) {
-    return QK_ERROR_ARGUMENT;
-  }
-  if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
-  const Slots place = slots_of(*model, *kv, layer);
-  const int32_t num_heads = model->num_kv_heads, size = model->head_dim;
-  for (int32_t row = 0; row < num_rows; ++row) {
-    if (slots[row] < 0 || slots[row] >= kv->num_slots) return QK_ERROR_ARGUMENT;
-    for (int32_t head = 0; head < num_heads; ++head) {
-      const int64_t first = (int64_t{row} * num_heads + head) * size;
-      current_isa().step->store_row(place, head, slots[row], keys + first);
-      current_isa().step->store_row(place, num_heads + head, slots[row], values + first);
-    }
-  }
-  return 0;
-}
-
-int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t layer, const qk_step *step,
-                  const float *query, float *out) {
-  if (!team || !model || !kv || !step || !query || !out) return QK_ERROR_ARGUMENT;
-  if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
-  if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
-  try {
-    const TokenSlots slots(*step);
-    const int32_t window = model->layers[layer].window;
-    const AttentionPlan plan(*model, *step, slots, window, nullptr, team->team.size());
-    float *memory = static_cast<float *>(team->step.reserve(sizeof(float) * plan.num_floats()));
-    if (!memory) return QK_ERROR_MEMORY;
-    const Attention attention = {slots_of(*model, *kv, layer), model->num_heads, window, model->attention_softcap,
-                                 kv->query_factor, query, out};
-    plan.run(team->team, *current_isa().step, attention, memory);
-    return 0;
   } catch (const std::bad_alloc &) {
     return QK_ERROR_MEMORY;
   }
