@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from PySide6.QtCore import Qt
@@ -13,6 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from app.messages import ModelReady, StatsSampled
 from inference.errors import NotEnoughMemoryError
+from inference.kv_cache.disk.format import Miss
 from inference.metrics import EngineStats, KvSchemeInfo, TierStats
 from tests.app.fake_engine import FakeScript, make_model_info
 from tests.ui.open_window import OpenWindow, wait_for
@@ -105,6 +107,11 @@ def test_trouble_text_puts_reasons_into_plain_words() -> None:
         "Files that could not be used, so their text was read again: 2 damaged, 1,200 gone. "
         "Files that were not written: 3 because the disk was full."
     )
+
+
+@pytest.mark.parametrize("miss", sorted({*get_args(Miss)} - {"evicted"}))
+def test_trouble_text_has_words_for_every_miss(miss: str) -> None:
+    assert "1 " in trouble_text(replace(STATS, disk_misses=((miss, 1),)))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ _HINTS = {
 _UNUSED = {
     "missing": "gone",
     "unreadable": "not readable",
+    "no_handle": "not readable",
     "not_a_piece": "damaged",
     "truncated": "damaged",
     "damaged": "damaged",
