@@ -129,6 +129,8 @@ def _kv_dir(options: argparse.Namespace, paths: Paths) -> Path | None:
     What int4 costs the model is remembered there, though: it takes a while to find out.
     """
     is_wanted = options.conversation is not None or options.kv == "int4"
+    if is_wanted:
+        paths.prepare_cache()
     if is_wanted or os.path.isdir(paths.kv_dir):
         return paths.kv_dir
     return None

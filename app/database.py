@@ -11,6 +11,7 @@ from pathlib import Path
 from app.disk_sync import LOG_BYTES
 from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
 from app.migrations import migrate, stored_version
+from app.private_files import make_private_file
 from app.search import holds
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
 
 def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
     _check_header(path)
+    make_private_file(path)  # what SQLite puts beside it gets the same rights
     connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
     try:
         found = stored_version(connection)
@@ -110,7 +112,9 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    copy = sqlite3.connect(path.with_name(f"{path.stem}.format-{version}{path.suffix}"))
+    kept = path.with_name(f"{path.stem}.format-{version}{path.suffix}")
+    make_private_file(kept)
+    copy = sqlite3.connect(kept)
     with contextlib.closing(copy):
         connection.backup(copy)
 

@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import traceback
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
 
 from app.errors import AppError
+from app.private_files import private_opener
 from inference.errors import ComputeError, ModelFileError, NotEnoughMemoryError
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,19 @@ class PrivateFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+class PrivateFileHandler(RotatingFileHandler):
+    """Its files are for nobody else to read."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(
+            self.baseFilename,
+            "a",
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=private_opener,
+        )
+
+
 def start_log(file: Path, level: int = logging.INFO) -> logging.Handler:
     """Write records of Quire from `level` on, of libraries from warnings on, to `file`.
 
@@ -86,7 +101,7 @@ def start_log(file: Path, level: int = logging.INFO) -> logging.Handler:
     Returns:
         The handler, for `end_log`.
     """
-    handler = RotatingFileHandler(
+    handler = PrivateFileHandler(
         file, maxBytes=MAX_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8", errors="replace"
     )
     handler.setFormatter(PrivateFormatter())

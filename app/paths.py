@@ -4,15 +4,18 @@ Without a profile each kind of file goes where the system keeps it (platformdirs
 everything lies under that folder, which is how tests and portable use stay apart.
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
 
 from app.errors import ProfileError
+from app.private_files import keep_private, make_private_folder
 
 APP_NAME = "Quire"
 
@@ -73,16 +76,41 @@ class Paths:
         return "quire-" + hashlib.sha256(os.fsencode(where)).hexdigest()[:20]
 
     def prepare(self) -> None:
-        """Make the folders and check that they can be written.
+        """Make the folders, check that they can be written, and close them and our files to others.
+
+        A folder that was there before, given as the profile, stays as open as it is.
 
         Raises:
             ProfileError: A folder cannot be made or written; names it and the reason.
         """
         for folder in dict.fromkeys((self.config_dir, self.data_dir, self.log_dir)):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_private_folder(folder)
                 with tempfile.TemporaryFile(dir=folder):
                     pass
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
                 raise ProfileError(folder, reason[:1].lower() + reason[1:]) from error
+        for path in (*self._own_folders(), *self._own_files()):
+            keep_private(path)
+
+    def prepare_cache(self) -> None:
+        """Make the cache folder; where that is refused, who writes there says so."""
+        with contextlib.suppress(OSError):
+            make_private_folder(self.cache_dir)
+
+    def _own_folders(self) -> list[Path]:
+        """Those that were made for Quire, as far as can be known."""
+        if self.profile is None:
+            return [self.config_dir, self.data_dir, self.log_dir, self.cache_dir]
+        return [file.parent for file in (self.log_file, self.kv_dir) if file.exists()]
+
+    def _own_files(self) -> Iterator[Path]:
+        """All that older versions may have made for others to read as well."""
+        for file, beside in (
+            (self.settings_file, ("{0}", "{0}.bak")),
+            (self.database_file, ("{0}", "{0}-wal", "{0}-shm", "{1}.format-*", "{1}.damaged-*")),
+            (self.log_file, ("{0}", "{0}.*")),
+        ):
+            for pattern in beside:
+                yield from file.parent.glob(pattern.format(file.name, file.stem))

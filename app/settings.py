@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.errors import SettingError
+from app.private_files import make_private_file, private_opener
 from inference.config import KV_SCHEMES, SamplingParams
 from inference.errors import InvalidRequestError
 
@@ -310,17 +311,28 @@ class SettingsStore:
     def _keep_copy(self) -> None:
         copy = self.path.with_name(self.path.name + ".bak")
         try:
+            make_private_file(copy)
             copy.write_bytes(self.path.read_bytes())
         except OSError as error:
             logger.warning("The old settings could not be kept: %s", error)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put `text` in the file so that a crash leaves either the old or the new content."""
+    """Put `text` in the file so that a crash leaves either the old or the new content.
+
+    Nobody else can read it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # In JSON the escape of half a pair (the name of a file may hold one) is that half again.
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        with open(
+            temporary,
+            "w",
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            opener=private_opener,
+        ) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -49,7 +49,10 @@ class Program(QObject):
         value = self.settings.value
         self.theme = Theme(value.theme, value.text_size_percent)
         self._appearance = Appearance(application, self.theme, self.settings, self)
-        self.worker = worker or EngineWorker(kv_dir=paths.kv_dir)
+        if worker is None:
+            paths.prepare_cache()
+            worker = EngineWorker(kv_dir=paths.kv_dir)
+        self.worker = worker
         self.session = ChatSession(store, self.settings, self.worker.post, kv_dir=paths.kv_dir)
         self._pacer = EventPacer(self.session.handle_event, self)
         self.worker.event.connect(self._pacer.push)

@@ -7,16 +7,18 @@ import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QColor, QContextMenuEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QToolTip, QWidget
 
 from app.session_changes import StorageFailed
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
 from ui.controls.menus import Menu
+from ui.controls.toast import SHADOW_LEVEL
 from ui.dialogs.about import AboutDialog
 from ui.dialogs.error import ErrorDialog
 from ui.look import compositing
+from ui.look.painting import shadow_margins
 from ui.look.style import menu_margins
 from ui.uncaught import UncaughtErrors
 
@@ -58,6 +60,25 @@ def test_failure_to_store_is_told_in_a_toast(open_window: Opener) -> None:
     window.controller._follow(StorageFailed("The disk is full.", "Make room."))
     assert window.chat.toast.isVisible()
     assert window.chat.toast.text == "The disk is full. Make room."
+
+
+def test_toast_with_a_long_text_stays_inside_and_is_all_there(open_window: Opener) -> None:
+    window = open_window()
+    window.window.setGeometry(0, 0, 700, 600)
+    window.controller.appearance.choose_text_size(150)
+    toast, pane = window.chat.toast, window.chat.rect()
+    toast.show_text("Short")
+    height = toast.height()
+    long = "The disk is full. " * 10
+    toast.show_text(long, icon_name="circle-alert", icon_role="warn")
+    surface = toast.geometry().marginsRemoved(shadow_margins(SHADOW_LEVEL))
+    assert pane.contains(surface)
+    assert toast.height() > height
+    (label,) = [one for one in toast.findChildren(QLabel) if one.text() == long]
+    window.wait(lambda: label.height() >= label.heightForWidth(label.width()) > 0)
+    assert toast.rect().contains(label.geometry())
+    toast.show_text("Short")
+    assert toast.height() == height
 
 
 def test_toast_stays_while_the_pointer_is_over_it_and_closes_by_its_button(

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from PySide6.QtCore import Qt
@@ -13,6 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from app.messages import ModelReady, StatsSampled
 from inference.errors import NotEnoughMemoryError
+from inference.kv_cache.disk.format import Miss
 from inference.metrics import EngineStats, KvSchemeInfo, TierStats
 from tests.app.fake_engine import FakeScript, make_model_info
 from tests.ui.open_window import OpenWindow, wait_for
@@ -107,11 +109,16 @@ def test_trouble_text_puts_reasons_into_plain_words() -> None:
     )
 
 
+@pytest.mark.parametrize("miss", sorted({*get_args(Miss)} - {"evicted"}))
+def test_trouble_text_has_words_for_every_miss(miss: str) -> None:
+    assert "1 " in trouble_text(replace(STATS, disk_misses=((miss, 1),)))
+
+
 @pytest.mark.parametrize(
     ("freed", "is_one_chat", "text"),
     [
-        (1_200_000_000, False, "1.2 GB cleared"),
-        (3_000_000, True, "3.0 MB of this chat cleared"),
+        (1_200_000_000, False, "1.2 GB freed, memory and disk together"),
+        (3_000_000, True, "3.0 MB of this chat freed, memory and disk together"),
         (0, False, "Nothing was cached"),
         (0, True, "This chat had nothing cached"),
     ],
@@ -344,8 +351,8 @@ def test_clearing_all_is_told_where_one_looks(window: OpenWindow) -> None:
     assert page.clear_hint.startswith("No text is lost.")
     QTest.mouseClick(page.clear_button, Qt.MouseButton.LeftButton)
     window.wait(window.chat.toast.isVisible)
-    assert window.chat.toast.text == "1.2 GB cleared"
-    assert page.clear_hint.startswith("1.2 GB cleared. No text is lost.")
+    assert window.chat.toast.text == "1.2 GB freed, memory and disk together"
+    assert page.clear_hint.startswith("1.2 GB freed, memory and disk together. No text is lost.")
     assert ("clear_cache",) in window.engine.calls
 
 
@@ -440,7 +447,7 @@ def test_menu_of_the_chat_clears_what_is_cached_of_it(window: OpenWindow) -> Non
     actions = {action.text(): action for action in window.controller.build_chat_menu().actions()}
     actions[name].trigger()
     window.wait(window.chat.toast.isVisible)
-    assert window.chat.toast.text == "3.0 MB of this chat cleared"
+    assert window.chat.toast.text == "3.0 MB of this chat freed, memory and disk together"
     assert ("forget", window.chat_id("Hello")) in window.engine.calls
     assert window.texts[0] == "Hello"
 

@@ -26,6 +26,7 @@ SHADOW_LEVEL = 3
 SHOWN_MS = 6000
 _RADIUS = 12
 _HEIGHT = 46
+_EDGE_GAP = 12
 _SLIDE_MS = 160
 
 
@@ -105,9 +106,12 @@ class Toast(FocusGuest):
             self._act()
 
     def place(self, center_x: int, bottom: int) -> None:
-        """Stand with the middle of the surface at `center_x` and its lower edge at `bottom`."""
+        """Stand with the middle of the surface at `center_x` and its lower edge at `bottom`.
+
+        It is never wider than twice `center_x`.
+        """
         margins = shadow_margins(SHADOW_LEVEL)
-        size = self.sizeHint()
+        size = self._size_within(2 * center_x - 2 * _EDGE_GAP + margins.left() + margins.right())
         self.resize(size)
         target = QPoint(center_x - size.width() // 2, bottom - size.height() + margins.bottom())
         duration = self._theme.duration_ms(_SLIDE_MS)
@@ -119,6 +123,20 @@ class Toast(FocusGuest):
             self._slide.start()
         else:
             self.move(target)
+
+    def _size_within(self, room: int) -> QSize:
+        """One line of text if the width allows it, else as many as it takes."""
+        self._wrap(False)
+        size = self.sizeHint()
+        if size.width() <= room:
+            return size
+        self._wrap(True)
+        return QSize(room, max(size.height(), self._row.totalHeightForWidth(room)))
+
+    def _wrap(self, is_wrapped: bool) -> None:
+        if self._label.wordWrap() != is_wrapped:
+            self._label.setWordWrap(is_wrapped)
+            self._row.invalidate()
 
     def sizeHint(self) -> QSize:
         """Qt override."""

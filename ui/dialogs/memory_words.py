@@ -19,6 +19,7 @@ _HINTS = {
 _UNUSED = {
     "missing": "gone",
     "unreadable": "not readable",
+    "no_handle": "not readable",
     "not_a_piece": "damaged",
     "truncated": "damaged",
     "damaged": "damaged",
@@ -97,14 +98,11 @@ def trouble_text(stats: EngineStats | None) -> str:
 
 
 def cleared_text(freed_bytes: int, *, is_one_chat: bool) -> str:
-    """What a toast says after clearing."""
+    """What a toast says after clearing; what lay both in memory and on disk was freed in both."""
     if not freed_bytes:
         return "This chat had nothing cached" if is_one_chat else "Nothing was cached"
-    return (
-        f"{size(freed_bytes)} of this chat cleared"
-        if is_one_chat
-        else f"{size(freed_bytes)} cleared"
-    )
+    whose = " of this chat" if is_one_chat else ""
+    return f"{size(freed_bytes)}{whose} freed, memory and disk together"
 
 
 def scheme_choices(info: ModelInfo) -> list[SchemeChoice]:

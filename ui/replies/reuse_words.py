@@ -12,7 +12,7 @@ _BECAUSE: dict[ReuseStop, str] = {
     "evicted": "because it had given way to other chats",
     "damaged": "because a file on disk was damaged",
     "other_precision": "because it was read with another precision of the memory",
-    "not_kept": "because it was not kept",
+    "not_kept": "because it is no longer kept",
 }
 
 # Where there is little room. "{}" is "Message 2", or what all of it is called.
@@ -25,7 +25,7 @@ _SHORT: dict[ReuseStop, str] = {
     "evicted": "Gave way to other chats",
     "damaged": "File on disk damaged",
     "other_precision": "Precision changed",
-    "not_kept": "Not kept",
+    "not_kept": "No longer kept",
 }
 
 
