@@ -10,6 +10,7 @@ namespace {
 constexpr int32_t kMostTileRows = 120, kLeastTileRows = 30;
 // With fewer tiles than this for each thread, tiles are made smaller, and then cut into splits.
 constexpr int32_t kTilesPerThread = 8;
+constexpr int32_t kPiecesPerThread = 4, kMostSplits = 4;
 constexpr size_t kMostSharedFloats = size_t{4} << 20;
 
 size_t aligned(size_t num_floats) { return (num_floats + 15) / 16 * 16; }
@@ -64,33 +65,45 @@ void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots, i
       continue;
     }
     for (int32_t head = 0; head < num_kv_heads_; ++head) {
-      tiles_.push_back({token_slots, row, span.start + first, count, head});
+      tiles_.push_back({token_slots, row, span.start + first, count, head, 0});
     }
   }
 }
 
-void AttentionPlan::add_pieces() {
-  const bool may_split = tiles_.size() < static_cast<size_t>(kTilesPerThread * num_threads_);
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    const AttentionTile &tile = tiles_[i];
+void AttentionPlan::find_splits() {
+  for (const AttentionTile &tile : tiles_) {
     const int32_t first_key = window_ > 0 ? std::max(0, tile.first_token - window_ + 1) : 0;
     const int32_t first = first_key / kSplitTokens;
-    const int32_t count = (tile.first_token + tile.num_tokens - 1) / kSplitTokens - first + 1;
-    const size_t partial = aligned(quire::partial_floats(num_rows(tile), head_dim_));
+    splits_.push_back({first, (tile.first_token + tile.num_tokens - 1) / kSplitTokens - first + 1, 0});
     scratch_floats_ = std::max(scratch_floats_, aligned(attend_floats(num_rows(tile), head_dim_)));
-    partial_floats_ = std::max(partial_floats_, partial);
-    splits_.push_back({first, count, shared_floats_});
-    const size_t needed = partial * static_cast<size_t>(count);
-    if (!may_split || count == 1 || shared_floats_ + needed > kMostSharedFloats) {
-      pieces_.push_back({static_cast<int32_t>(i), -1, 0});
-      continue;
-    }
-    for (int32_t split = 0; split < count; ++split) {
-      pieces_.push_back({static_cast<int32_t>(i), first + split, shared_floats_});
-      shared_floats_ += partial;
-    }
+    partial_floats_ = std::max(partial_floats_, aligned(quire::partial_floats(num_rows(tile), head_dim_)));
   }
   per_thread_floats_ = scratch_floats_ + 2 * partial_floats_;
+}
+
+void AttentionPlan::add_pieces() {
+  find_splits();
+  const bool may_split = tiles_.size() < static_cast<size_t>(kTilesPerThread * num_threads_);
+  int32_t num_splits = 0;
+  for (const Splits &splits : splits_) num_splits += splits.count;
+  // Splits that follow each other are better for memory, many pieces better for the team.
+  const int32_t most = std::clamp(num_splits / (kPiecesPerThread * num_threads_), 1, kMostSplits);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    Splits &splits = splits_[i];
+    const size_t partial = aligned(quire::partial_floats(num_rows(tiles_[i]), head_dim_));
+    const size_t needed = partial * static_cast<size_t>(splits.count);
+    const bool is_all = !may_split || splits.count == 1 || shared_floats_ + needed > kMostSharedFloats;
+    if (is_all) {
+      pieces_.push_back({static_cast<int32_t>(i), splits.first, splits.count, true});
+      continue;
+    }
+    splits.partial = shared_floats_;
+    shared_floats_ += needed;
+    for (int32_t done = 0; done < splits.count; done += most) {
+      const int32_t count = std::min(most, splits.count - done);
+      pieces_.push_back({static_cast<int32_t>(i), splits.first + done, count, false});
+    }
+  }
 }
 
 struct AttentionPlan::Run {
@@ -111,32 +124,41 @@ void AttentionPlan::work(void *context, int32_t index, int32_t thread) {
   const Run &run = *static_cast<const Run *>(context);
   const Piece &piece = run.plan->pieces_[static_cast<size_t>(index)];
   float *memory = run.per_thread + run.plan->per_thread_floats_ * static_cast<size_t>(thread);
-  if (piece.split < 0) {
+  if (piece.is_all) {
     run.plan->attend_all(run, piece, memory);
   } else {
-    run.plan->attend_one(run, piece, memory);
+    run.plan->attend_some(run, piece, memory);
   }
 }
 
+AttentionTile AttentionPlan::tile_of(const Piece &piece) const {
+  AttentionTile tile = tiles_[static_cast<size_t>(piece.tile)];
+  tile.end_fetch = (piece.first_split + piece.num_splits) * kSplitTokens;
+  return tile;
+}
+
 void AttentionPlan::attend_all(const Run &run, const Piece &piece, float *memory) const {
-  const AttentionTile &tile = tiles_[static_cast<size_t>(piece.tile)];
-  const Splits &splits = splits_[static_cast<size_t>(piece.tile)];
+  const AttentionTile tile = tile_of(piece);
   float *total = memory + scratch_floats_, *next = total + partial_floats_;
-  run.kernels->attend_split(*run.attention, tile, splits.first, memory, total);
-  for (int32_t split = splits.first + 1; split < splits.first + splits.count; ++split) {
-    run.kernels->attend_split(*run.attention, tile, split, memory, next);
+  run.kernels->attend_split(*run.attention, tile, piece.first_split, memory, total);
+  for (int32_t i = 1; i < piece.num_splits; ++i) {
+    run.kernels->attend_split(*run.attention, tile, piece.first_split + i, memory, next);
     run.kernels->merge(*run.attention, tile, total, next);
   }
   run.kernels->finish(*run.attention, tile, total);
 }
 
-void AttentionPlan::attend_one(const Run &run, const Piece &piece, float *memory) const {
-  const AttentionTile &tile = tiles_[static_cast<size_t>(piece.tile)];
+void AttentionPlan::attend_some(const Run &run, const Piece &piece, float *memory) const {
+  const AttentionTile tile = tile_of(piece);
   const Splits &splits = splits_[static_cast<size_t>(piece.tile)];
-  run.kernels->attend_split(*run.attention, tile, piece.split, memory, run.shared + piece.partial);
-  if (num_left_[piece.tile].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  float *total = run.shared + splits.partial;
   const size_t size = aligned(quire::partial_floats(num_rows(tile), head_dim_));
+  float *total = run.shared + splits.partial;
+  for (int32_t split = piece.first_split; split < piece.first_split + piece.num_splits; ++split) {
+    float *partial = total + size * static_cast<size_t>(split - splits.first);
+    run.kernels->attend_split(*run.attention, tile, split, memory, partial);
+  }
+  const int32_t before = num_left_[piece.tile].fetch_sub(piece.num_splits, std::memory_order_acq_rel);
+  if (before != piece.num_splits) return;
   for (int32_t split = 1; split < splits.count; ++split) {
     run.kernels->merge(*run.attention, tile, total, total + size * static_cast<size_t>(split));
   }

@@ -38,26 +38,29 @@ class AttentionPlan {
   void run(Team &team, const StepKernels &kernels, const Attention &attention, float *memory) const;
 
  private:
-  // A whole tile, or one split of a tile, whose result lies at `partial` until the last split is done.
+  // All splits of a tile, or some that follow each other, whose results lie in shared memory until the last
+  // split of the tile is done.
   struct Piece {
     int32_t tile;
-    int32_t split;  // -1: all
-    size_t partial;
+    int32_t first_split, num_splits;
+    bool is_all;
   };
   struct Splits {
     int32_t first, count;
-    size_t partial;  // of the first; the others follow
+    size_t partial;  // where the first one's result is shared; the others follow
   };
   struct Run;
 
   int32_t tile_tokens(const qk_step &step) const;
   void add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size,
                  const std::vector<bool> *is_wanted);
+  void find_splits();
   void add_pieces();
   int32_t num_rows(const AttentionTile &tile) const { return tile.num_tokens * group_; }
   static void work(void *run, int32_t piece, int32_t thread);
   void attend_all(const Run &run, const Piece &piece, float *memory) const;
-  void attend_one(const Run &run, const Piece &piece, float *memory) const;
+  void attend_some(const Run &run, const Piece &piece, float *memory) const;
+  AttentionTile tile_of(const Piece &piece) const;
 
   int32_t group_, num_kv_heads_, head_dim_, window_, num_threads_;
   std::vector<AttentionTile> tiles_;

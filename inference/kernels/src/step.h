@@ -45,6 +45,7 @@ struct AttentionTile {
   int32_t first_token;         // in the sequence
   int32_t num_tokens;
   int32_t kv_head;
+  int32_t end_fetch;  // whoever reads the keys before this token goes on up to it: they are fetched ahead
 };
 
 // Softmax over some of the keys, not yet divided by its sum. In memory: the largest score of each row,
