@@ -92,19 +92,24 @@ def load_parts(
     """
     began = time.perf_counter()
     device = _choose_device(config.device)
-    _set_threads(config.num_threads)
+    num_threads = config.num_threads or _default_threads()
+    torch.set_num_threads(num_threads)
     weights = WeightFiles.seen_at(path)
     loaded = load(
         path,
         device=device,
         dtype=config.dtype,
         backend=config.backend,
-        num_threads=torch.get_num_threads(),
+        num_threads=num_threads,
         weights=config.weights,
         cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
         on_progress=_scaled(on_progress),
     )
     model = _make_model(loaded, path)
+    if model.path_name == "fast":
+        # All that is left for torch is sampling. After an operator its threads spin for a while, on the
+        # cores that the kernels' own threads need: decode takes twice as long.
+        torch.set_num_threads(1)
     attention, reason = _choose_attention(config, device)
     kv = make_kv(model, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
@@ -117,7 +122,7 @@ def load_parts(
         backend=_describe_backend(model, reason),
         compute_path=model.path_name,
         kernels=_describe_kernels(model),
-        num_threads=torch.get_num_threads(),
+        num_threads=num_threads,
         device=device,
         load_ms=(time.perf_counter() - began) * 1000,
         kv_scheme=kv.tensors.scheme.name,
@@ -193,11 +198,12 @@ def _describe(loaded: LoadedModel, path: Path, *, context_tokens: int) -> ModelI
     )
 
 
-def _set_threads(wanted: int | None) -> None:
-    """Choose how many threads compute; without a wish, OMP_NUM_THREADS is one."""
-    if wanted is None and "OMP_NUM_THREADS" in os.environ:
-        return  # torch has taken it already
-    torch.set_num_threads(wanted or psutil.cpu_count(logical=False) or 1)
+def _default_threads() -> int:
+    """How many threads compute without a wish: OMP_NUM_THREADS, or the physical cores."""
+    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if wish.isdecimal() and int(wish) > 0:
+        return int(wish)
+    return psutil.cpu_count(logical=False) or 1
 
 
 def _choose_device(name: str) -> str:

@@ -88,11 +88,9 @@ class Task:
         return self.prompt_tokens / times[0]
 
 
-def make_tasks() -> list[Task]:
+def make_tasks(depths: list[int]) -> list[Task]:
     prefills = [Task(f"prefill {n}", n, 1, is_decode=False) for n in PREFILL_TOKENS]
-    decodes = [
-        Task(f"decode at {d}", max(d, 1), DECODE_TOKENS + 1, is_decode=True) for d in DECODE_DEPTHS
-    ]
+    decodes = [Task(f"decode at {d}", max(d, 1), DECODE_TOKENS + 1, is_decode=True) for d in depths]
     return prefills + decodes
 
 
@@ -212,6 +210,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--peers", default="transformers,llama", help="any of these, or none")
+    parser.add_argument("--depths", default=",".join(map(str, DECODE_DEPTHS)), help="of decoding")
     parser.add_argument("--no-ready", action="store_true", help="leave the time to ready out")
     arguments = parser.parse_args()
     if arguments.model is None:
@@ -223,6 +222,7 @@ def main() -> None:
     arguments = parse_arguments()
     path: Path = arguments.model.resolve()
     threads, dtype = arguments.threads, arguments.dtype
+    depths = [int(depth) for depth in arguments.depths.split(",")]
     ours = Quire(path, threads=threads, dtype=dtype, context_tokens=CONTEXT_TOKENS)
     peers = make_peers(arguments.peers.split(","), path, threads, dtype)
     info = ours.info
@@ -233,7 +233,7 @@ def main() -> None:
     }
     for name, number in equal.items():
         print(f"first greedy tokens equal to {name}'s: {number} of {CHECKED_TOKENS}")
-    rates = measure([ours, *peers], make_tasks(), rounds=arguments.rounds)
+    rates = measure([ours, *peers], make_tasks(depths), rounds=arguments.rounds)
     for contender in [ours, *peers]:
         contender.close()
     summary = summarise(rates)

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
+from inference import engine_loading
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
@@ -89,6 +91,32 @@ def test_without_kernels_torch_computes_and_says_so(twin: Path) -> None:
     assert (info.compute_path, info.kernels) == ("torch", "compatibility kernels")
     with pytest.raises(UnsupportedModelError, match="'fast' cannot compute it: there was no comp"):
         load_model(twin, backend="fast")
+
+
+@needs_kernels
+def test_torch_keeps_its_threads_away_from_those_of_the_kernels(
+    twin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    before = torch.get_num_threads()
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        for backend in ("auto", "torch", "auto"):
+            engine = Engine.load(twin, EngineConfig(device="cpu", backend=backend))
+            found[engine.info.compute_path] = (engine.info.num_threads, torch.get_num_threads())
+            engine.close()
+    finally:
+        torch.set_num_threads(before)
+    assert found == {"fast": (3, 1), "torch": (3, 3)}
+
+
+@pytest.mark.parametrize(("variable", "threads"), [("4", 4), ("2,1", 2), ("0", 7), ("", 7)])
+def test_threads_without_a_wish_are_the_variables_or_the_cores(
+    monkeypatch: pytest.MonkeyPatch, variable: str, threads: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 7)
+    assert engine_loading._default_threads() == threads
 
 
 def test_each_backend_can_be_ordered_and_is_told(twin: Path) -> None:
