@@ -134,7 +134,7 @@ def test_a_folder_that_somebody_closed_is_opened_again(tmp_path, monkeypatch, na
     fan = namespace / "blocks" / key_of(range(32)).hex()[:2]
     folder = fan if name == "fan" else namespace / name
     folder.chmod(0)
-    real_open, real_access = os.open, os.access
+    real_open, real_access, real_replace = os.open, os.access, os.replace
 
     def is_closed(path: str) -> bool:
         """As it is for all but the system's manager."""
@@ -145,7 +145,13 @@ def test_a_folder_that_somebody_closed_is_opened_again(tmp_path, monkeypatch, na
             refuse_all()
         return real_open(path, flags, mode)
 
+    def replace_as_a_person(source: str, target: str) -> None:
+        if is_closed(source) or is_closed(target):
+            refuse_all()
+        real_replace(source, target)
+
     monkeypatch.setattr(os, "open", open_as_a_person)
+    monkeypatch.setattr(os, "replace", replace_as_a_person)
     monkeypatch.setattr(
         os, "access", lambda path, how: not is_closed(path) and real_access(path, how)
     )

@@ -251,7 +251,8 @@ def test_two_processes_own_together(tmp_path):
 
 def test_what_is_not_finished_goes_with_its_process(tmp_path):
     save_chain(make_store(tmp_path), "chat", range(10))
-    folders = [piece_files(tmp_path)[0].parent, next(tmp_path.rglob("chats"))]
+    fan = piece_files(tmp_path)[0].parent
+    folders = [fan, fan.parent, next(tmp_path.rglob("chats"))]
     now = time.time()
     for folder in folders:
         (folder / "4194999-1.tmp").write_bytes(b"of a process that is gone")
@@ -259,10 +260,10 @@ def test_what_is_not_finished_goes_with_its_process(tmp_path):
         (folder / "notes.txt").write_bytes(b"not ours")
     make_store(tmp_path, clock=Clock(now + 10))
     left = [path.name for folder in folders for path in folder.iterdir() if path.suffix == ".tmp"]
-    assert left == [f"{os.getpid()}-1.tmp"] * 2
+    assert left == [f"{os.getpid()}-1.tmp"] * 3
     make_store(tmp_path, clock=Clock(now + 3700))
     assert not list(tmp_path.rglob("*.tmp"))
-    assert len(list(tmp_path.rglob("notes.txt"))) == 2
+    assert len(list(tmp_path.rglob("notes.txt"))) == 3
 
 
 def test_namespace_folders_are_told_by_their_name():

@@ -160,7 +160,7 @@ def test_full_disk_is_said_and_no_further_block_is_tried(
 ) -> None:
     tried: list[str] = []
 
-    def full(path: str, *args: object) -> None:
+    def full(path: str, *args: object, **options: object) -> None:
         tried.append(path)
         raise OSError(errno.ENOSPC, "No space left on device")
 

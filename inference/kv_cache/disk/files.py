@@ -47,18 +47,21 @@ def fill(file: IO[bytes], buffer: bytearray) -> bool:
     return True
 
 
-def write_file(path: str, parts: Sequence[memoryview | bytes], used: float) -> None:
+def write_file(
+    path: str, parts: Sequence[memoryview | bytes], used: float, *, made_in: str | None = None
+) -> None:
     """Write a file that is whole or absent.
 
     Args:
         path: Its place, in a folder that is there.
         parts: What it holds.
         used: The time that it gets, in seconds.
+        made_in: Folder of the same file system in which it lies until it is whole; None is its own.
 
     Raises:
         OSError: It could not be written; nothing is left of it.
     """
-    temporary = _temporary_beside(path)
+    temporary = _temporary_in(made_in or os.path.dirname(path))
     try:
         handle = os.open(temporary, _WRITE | os.O_EXCL, 0o600)
         try:
@@ -135,7 +138,7 @@ def clear_place(path: str) -> bool:
         try:
             os.rmdir(path)
         except OSError:
-            os.rename(path, _temporary_beside(path))
+            os.rename(path, _temporary_in(os.path.dirname(path)))
     except OSError:
         return False
     return True
@@ -204,9 +207,8 @@ def _open_ours(path: str, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _temporary_beside(path: str) -> str:
-    name = f"{os.getpid()}-{next(_numbers)}.tmp"
-    return os.path.join(os.path.dirname(path), name)
+def _temporary_in(folder: str) -> str:
+    return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}.tmp")
 
 
 def _put(temporary: str, path: str) -> None:

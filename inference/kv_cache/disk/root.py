@@ -111,9 +111,11 @@ def _block_entries(namespace_path: str) -> Iterator[os.DirEntry[str]]:
     blocks = os.path.join(namespace_path, names.BLOCKS)
     if os.path.islink(blocks):
         return
-    for fan in entries(blocks):
-        if names.is_fan_folder(fan.name) and is_folder(fan):
-            yield from entries(fan.path)
+    for entry in entries(blocks):
+        if names.is_fan_folder(entry.name) and is_folder(entry):
+            yield from entries(entry.path)
+        elif names.temporary_process(entry.name) is not None:
+            yield entry
 
 
 def _chat_entries(namespace_path: str) -> Iterator[os.DirEntry[str]]:

@@ -279,8 +279,11 @@ class DiskStore:
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
         parts = [pack_header(self._namespace, base_key, ids, start, payload), payload]
-        fan = os.path.basename(os.path.dirname(path))
-        miss = self._writer.write(lambda: write_file(path, parts, used), names.BLOCKS, fan)
+        blocks, fan = os.path.split(os.path.dirname(path))
+        # Some file systems take ten times as long to make a file in a folder they have not just used.
+        miss = self._writer.write(
+            lambda: write_file(path, parts, used, made_in=blocks), names.BLOCKS, fan
+        )
         if miss is None:
             self._writer.succeed()
             self._shelf.add_written(Entry(path, piece, tag, size, used, (base_key, ids)))
