@@ -9,6 +9,7 @@ sanitizers. ctypes lets go of the interpreter lock during each call.
 
 import ctypes
 import os
+import struct
 import sys
 import weakref
 from collections.abc import Sequence
@@ -182,6 +183,8 @@ def open_library(path: Path, isa: str = "") -> Kernels | str:
     """
     if not path.exists():
         return "the kernels were not built (there was no C++ compiler when Quire was installed)"
+    if _is_cut(path):
+        return "the kernels' file is damaged: install Quire again"
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -199,6 +202,24 @@ def open_library(path: Path, isa: str = "") -> Kernels | str:
     if isa and not kernels.set_isa(isa):
         return f"{ENVIRONMENT_VARIABLE} is {isa}, which this processor does not have"
     return kernels
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether an ELF file ends too early: to load such a one would end the process."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+        size = path.stat().st_size
+    except OSError:
+        return False  # loading it will say what is wrong
+    if not head.startswith(b"\x7fELF\x02\x01"):  # 64 bits, little endian
+        return False
+    if len(head) < 64:
+        return True
+    # The table of sections is the last thing in the file.
+    (offset,) = struct.unpack_from("<Q", head, 0x28)
+    entry_bytes, num_entries = struct.unpack_from("<HH", head, 0x3A)
+    return size < int(offset) + int(entry_bytes) * int(num_entries)
 
 
 def _declare(library: ctypes.CDLL) -> None:

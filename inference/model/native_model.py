@@ -69,9 +69,10 @@ class NativeModel:
         self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
-        # Inputs of products are rounded here: keys and values are not those of other paths.
-        self.config_text = f"native 1: {spec!r}"
         self.kernels = kernels.isa
+        # Inputs of products are rounded here, and last digits are each instruction set's own: keys and
+        # values are not those of other paths.
+        self.config_text = f"native 1, {self.kernels}: {spec!r}"
         self._calls = kernels
         self._team = kernels.new_team(num_threads)
         self._weights = weights

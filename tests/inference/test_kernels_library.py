@@ -93,3 +93,15 @@ def test_instruction_set_without_a_name_like_that_is_left():
     before = kernels.isa
     assert not kernels.set_isa("mmx")
     assert kernels.isa == before
+
+
+@needs_kernels
+@pytest.mark.skipif(sys.platform != "linux", reason="of ELF files")
+@pytest.mark.parametrize("share", [0.0, 0.00003, 0.05, 0.5, 0.9999])
+def test_library_that_was_cut_is_told_and_does_not_end_the_process(tmp_path, share):
+    whole = LIBRARY_PATH.read_bytes()
+    cut = tmp_path / LIBRARY_PATH.name
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    assert isinstance(open_library(cut), str)
+    cut.write_bytes(whole)
+    assert isinstance(open_library(cut), Kernels)

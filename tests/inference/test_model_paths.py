@@ -12,6 +12,7 @@ from inference import engine_loading
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
+from inference.kernels.library import load_kernels
 from inference.kernels.structures import MatrixType
 from inference.model import loader, model_paths, native_weights, quantised_weights
 from inference.model.decoder import TorchDecoder
@@ -71,6 +72,24 @@ def test_kernels_give_the_same_bits_in_any_chunk_and_with_any_threads(twin: Path
     whole = logits_of(models[0], tokens)
     for model, chunk_tokens in ((models[1], 1000), (models[0], 1), (models[1], 13)):
         assert torch.equal(logits_of(model, tokens, chunk_tokens=chunk_tokens), whole)
+
+
+@needs_kernels
+def test_each_instruction_set_has_blocks_of_its_own(twin: Path) -> None:
+    kernels = load_kernels()
+    assert kernels is not None
+    best = kernels.isa
+    texts = []
+    try:
+        for name in (best, "portable", best):
+            assert kernels.set_isa(name)
+            model = load_model(twin, backend="fast").model
+            assert isinstance(model, NativeModel)
+            texts.append(model.config_text)
+    finally:
+        kernels.set_isa(best)
+    assert texts[0] == texts[2]
+    assert (texts[0] != texts[1]) is (best != "portable")
 
 
 @needs_kernels
