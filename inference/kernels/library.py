@@ -86,10 +86,6 @@ class Kernels:
         """
         return Team(self._library, num_threads)
 
-    def file_row_bytes(self, kind: MatrixType, num_columns: int) -> int:
-        """Bytes of one row in a GGUF file; 0 if the type has no rows of this size."""
-        return int(self._library.qk_file_row_bytes(kind, num_columns))
-
     def packed_bytes(self, kind: MatrixType, num_rows: int, num_columns: int) -> int:
         """Bytes of a packed matrix; 0 if the type has no matrix of this size."""
         return int(self._library.qk_packed_bytes(kind, num_rows, num_columns))
@@ -238,7 +234,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_team_new": (c_void_p, [c_int32]),
         "qk_team_free": (None, [c_void_p]),
         "qk_team_size": (c_int32, [c_void_p]),
-        "qk_file_row_bytes": (c_int64, [c_int32, c_int32]),
         "qk_packed_bytes": (c_int64, [c_int32, c_int32, c_int32]),
         "qk_panel_rows": (c_int32, []),
         "qk_pack": (c_int32, [c_int32, c_int32, c_int32, address, c_int32, c_int32, address]),

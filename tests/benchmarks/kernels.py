@@ -10,19 +10,18 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from inference.kernels.library import Kernels, Team, load_kernels, why_no_kernels
+from tests.benchmarks.reading import STREAMED_BYTES, Reader
 from tests.inference.kernel_matrices import Floats, Packed, pack, random_rows
 
 SHAPES = ((1536, 576), (576, 1536), (49152, 576), (8960, 1536), (1536, 8960))
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "F32")
 FEW = (1, 2, 3, 4, 6, 8, 16)
 MANY = (64, 512)
-STREAMED_BYTES = 192 * 2**20  # more than any cache holds
 ROUNDS = 5
 
 
@@ -42,7 +41,7 @@ def main() -> None:
         sys.exit(why_no_kernels())
     options = _options(kernels)
     team = kernels.new_team(options.threads)
-    reader = _Reader(options.threads)
+    reader = Reader(options.threads)
     print(f"{kernels.isa}, {options.threads} threads; reading alone: {reader.measure():.1f} GB/s")
     results = []
     for type_name in options.types:
@@ -69,25 +68,8 @@ def _options(kernels: Kernels) -> Options:
     return Options(given.threads, given.types, shapes)
 
 
-class _Reader:
-    """Reads memory that no cache holds, one part per thread."""
-
-    def __init__(self, threads: int) -> None:
-        self._parts = np.array_split(np.ones(STREAMED_BYTES // 8, dtype=np.int64), threads)
-        self._pool = ThreadPoolExecutor(threads)
-
-    def measure(self) -> float:
-        """GB/s, the best of some tries: what the machine can do at this moment."""
-        return max(self._once() for _ in range(4))
-
-    def _once(self) -> float:
-        began = time.perf_counter()
-        list(self._pool.map(np.bitwise_or.reduce, self._parts))
-        return STREAMED_BYTES / (time.perf_counter() - began) / 1e9
-
-
 def _measure(
-    kernels: Kernels, team: Team, reader: _Reader, type_name: str, rows: int, columns: int
+    kernels: Kernels, team: Team, reader: Reader, type_name: str, rows: int, columns: int
 ) -> dict[str, object]:
     data = random_rows(type_name, rows, columns)
     first = pack(kernels, type_name, data, columns)
