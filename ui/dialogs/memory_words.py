@@ -12,7 +12,7 @@ _AUTOMATIC = ("fp16", "bf16", "fp32")
 
 _HINTS = {
     "auto": "As exact as the model itself.",
-    "int8": "Rounds a little. Twice as much fits, and replies stay as good.",
+    "int8": "Rounds a little. Twice as much fits; replies may differ a little.",
     "int4": "Rounds more. More than twice as much fits; replies may differ slightly.",
 }
 
