@@ -4,7 +4,7 @@ It is the model for every device that torch knows, and what the C++ kernels are 
 are no tricks in it. Norms and rotary embedding are computed in float32, the rest in the model's type.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,16 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inference.attention.base import AttentionBackend, LayerCall
+from inference.attention.paged import PagedAttention
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
+from inference.model.cuda_capture import cuda_capture
+from inference.model.graphs import GraphRunner
+from inference.model.layer_stream import LayerStream
 from inference.model.linear import FastLinear, use_fast_linear
 from inference.model.runner import ModelRunner
 from inference.model.spec import BIAS_OF, LayerSpec, ModelSpec, Role, RopeSpec, WeightKey
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # of a weight (N, K) and a bias (N,)
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -67,8 +70,10 @@ class TorchDecoder:
         dtype: Type of keys and queries, as the model computes them.
         vocab_size: V, length of the logits.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        has_attention_softcap: Whether its layers cap attention scores.
         config_text: All that its values depend on beside weights and text.
         device: Where it is.
+        has_streamed_layers: Whether some layers' weights come over from the host in each step.
     """
 
     path_name: PathName = "torch"
@@ -80,16 +85,19 @@ class TorchDecoder:
         spec: ModelSpec,
         weights: Mapping[WeightKey, Tensor],
         *,
-        make_linear: MakeLinear | None = None,
+        linears: Mapping[WeightKey, Linear] | None = None,
+        stream: LayerStream | None = None,
     ) -> None:
         """Join a model and its weights.
 
         Args:
             spec: What to compute.
-            weights: For each of the spec's keys, of the spec's shapes: norms in float32, all else in
-                the type to compute in; on one device. They are used where they are.
-            make_linear: Makes the products with the matrices; else they are what is fastest with
-                torch's own operators.
+            weights: For each of the spec's keys that `linears` lacks, of the spec's shapes: norms in
+                float32, all else in the type to compute in; on one device. They are used where they
+                are.
+            linears: Products with matrices, biases included, by the matrix' key; the others are what
+                is fastest with torch's own operators.
+            stream: Brings over the weights of layers that are kept on the host; `linears` has them.
         """
         embedding = weights[WeightKey("embedding")]
         self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
@@ -97,32 +105,36 @@ class TorchDecoder:
         self.device = embedding.device
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
+        self.has_attention_softcap = spec.attention_softcap is not None
         self.config_text = f"torch {spec}"
-        make = make_linear or fast_linear
+        self.has_streamed_layers = stream is not None
         self._spec = spec
         self._activation = _ACTIVATIONS[spec.activation]
         self._embedding = embedding
         self._final_norm = weights[WeightKey("final_norm")]
-        self._head = make(weights[WeightKey("head")], None)
+        ready = linears or {}
+        head = WeightKey("head")
+        self._head = ready[head] if head in ready else fast_linear(weights[head], None)
         self._ropes = [_Rope.on(self.device, rope) for rope in spec.ropes]
-        self._layers = [
-            _Layer.build(
-                layer,
-                spec,
-                {role: weights[WeightKey(role, index)] for role in spec.layer_roles},
-                make,
-            )
-            for index, layer in enumerate(spec.layers)
-        ]
+        layers = [_Layer.build(index, spec, weights, ready) for index in range(spec.num_layers)]
+        self._layers: Iterable[_Layer] = layers if stream is None else stream.over(layers)
 
     def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> StepBlocks:
         """See `TorchModel`."""
         return StepBlocks(kv, attention)
 
-    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> ModelRunner:
-        """See `LanguageModel`."""
+    def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> ModelRunner | GraphRunner:
+        """See `LanguageModel`; decode steps are replayed where there are CUDA graphs and a spare block."""
         has_fast_rows = isinstance(self._head, FastLinear)
-        return ModelRunner(self, kv, attention, device=self.device, has_fast_rows=has_fast_rows)
+        eager = ModelRunner(self, kv, attention, device=self.device, has_fast_rows=has_fast_rows)
+        if kv.spare_slot is None or not isinstance(attention, PagedAttention):
+            return eager
+        if (
+            self.has_streamed_layers
+        ):  # their weights come over beside the step: nothing to replay alone
+            return eager
+        capture = cuda_capture(self.device)
+        return eager if capture is None else GraphRunner(self, kv, attention, eager, capture)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, keep: Tensor, cache: StepBlocks
@@ -193,17 +205,22 @@ class _Layer:
     @classmethod
     def build(
         cls,
-        layer: LayerSpec,
+        index: int,
         spec: ModelSpec,
-        weights: Mapping[Role, Tensor],
-        make_linear: MakeLinear,
+        weights: Mapping[WeightKey, Tensor],
+        ready: Mapping[WeightKey, Linear],
     ) -> "_Layer":
+        layer, roles = spec.layers[index], spec.layer_roles
+        linears: dict[Role, Linear] = {}
+        for role, bias in BIAS_OF.items():
+            key = WeightKey(role, index)
+            if key in ready:
+                linears[role] = ready[key]
+            else:
+                linears[role] = fast_linear(weights[key], weights.get(WeightKey(bias, index)))
         return cls(
-            linears={
-                role: make_linear(weights[role], weights.get(bias))
-                for role, bias in BIAS_OF.items()
-            },
-            norms={role: weight for role, weight in weights.items() if role.endswith("norm")},
+            linears=linears,
+            norms={r: weights[WeightKey(r, index)] for r in roles if r.endswith("norm")},
             call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
             rope_index=layer.rope_index,
         )
