@@ -12,6 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from inference.formats.block_fields import (
+    add_fifth_bits,
+    add_fifth_bits_k,
+    half,
+    six_bit_scales,
+    unpack_nibbles,
+)
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
 
 SLICE_ELEMENTS = 2**19  # measured fastest between 2^17 and 2^20: the scratch stays in the cache
@@ -67,50 +74,31 @@ def dequantize(data: Tensor, type_name: str, shape: tuple[int, ...], dtype: torc
     return result.reshape(shape)
 
 
-def _half(blocks: Tensor, start: int) -> Tensor:
-    """Read the fp16 number at byte `start` of each block: (n, 1) float32."""
-    return blocks[:, start : start + 2].contiguous().view(torch.float16).float()
-
-
-def _unpack_nibbles(quants: Tensor, out: Tensor) -> None:
-    """Low halves of the bytes first, then the high halves: (n, 16) to (n, 32)."""
-    half = quants.shape[-1]
-    out[..., :half] = quants & 15
-    out[..., half:] = quants >> 4
-
-
 def _unpack_q4_0(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 2:], out)
-    out.sub_(8).mul_(_half(blocks, 0))
+    unpack_nibbles(blocks[:, 2:], out)
+    out.sub_(8).mul_(half(blocks, 0))
 
 
 def _unpack_q4_1(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 4:], out)
-    out.mul_(_half(blocks, 0)).add_(_half(blocks, 2))
-
-
-def _add_fifth_bits(bits: Tensor, out: Tensor) -> None:
-    """Add 16 where the element's bit is set: bits (n, 4) uint8, bit j of the word is element j."""
-    shifts = torch.arange(8, dtype=torch.uint8)
-    high = (bits[:, :, None] >> shifts) & 1
-    out.add_(high.reshape(out.shape), alpha=16)
+    unpack_nibbles(blocks[:, 4:], out)
+    out.mul_(half(blocks, 0)).add_(half(blocks, 2))
 
 
 def _unpack_q5_0(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 6:], out)
-    _add_fifth_bits(blocks[:, 2:6], out)
-    out.sub_(16).mul_(_half(blocks, 0))
+    unpack_nibbles(blocks[:, 6:], out)
+    add_fifth_bits(blocks[:, 2:6], out)
+    out.sub_(16).mul_(half(blocks, 0))
 
 
 def _unpack_q5_1(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 8:], out)
-    _add_fifth_bits(blocks[:, 4:8], out)
-    out.mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+    unpack_nibbles(blocks[:, 8:], out)
+    add_fifth_bits(blocks[:, 4:8], out)
+    out.mul_(half(blocks, 0)).add_(half(blocks, 2))
 
 
 def _unpack_q8_0(blocks: Tensor, out: Tensor) -> None:
     out.copy_(blocks[:, 2:].view(torch.int8))
-    out.mul_(_half(blocks, 0))
+    out.mul_(half(blocks, 0))
 
 
 # K-quants: super-blocks of 256 elements with small integer scales per sub-block.
@@ -125,8 +113,8 @@ def _two_bit_planes(quants: Tensor) -> Tensor:
 
 def _unpack_q2_k(blocks: Tensor, out: Tensor) -> None:
     scales = blocks[:, :16]
-    factors = _half(blocks, 80) * (scales & 15)
-    minima = _half(blocks, 82) * (scales >> 4)
+    factors = half(blocks, 80) * (scales & 15)
+    minima = half(blocks, 82) * (scales >> 4)
     out.copy_(_two_bit_planes(blocks[:, 16:80]).reshape(out.shape))
     groups = out.view(-1, 16, 16)
     groups.mul_(factors[:, :, None]).sub_(minima[:, :, None])
@@ -143,35 +131,25 @@ def _unpack_q3_k(blocks: Tensor, out: Tensor) -> None:
     pair_shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
     high_scales = ((packed[:, None, 8:] >> pair_shifts) & 3).reshape(-1, 16)
     scales = (low_scales | high_scales << 4).float().sub_(32)
-    factors = _half(blocks, 108) * scales
+    factors = half(blocks, 108) * scales
     out.sub_(4).view(-1, 16, 16).mul_(factors[:, :, None])
 
 
-def _six_bit_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Unpack the 8 scales and 8 minima of Q4_K and Q5_K: (n, 12) bytes to twice (n, 8)."""
-    first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = torch.cat([first & 63, (rest & 15) | (first >> 6 << 4)], dim=1)
-    minima = torch.cat([second & 63, (rest >> 4) | (second >> 6 << 4)], dim=1)
-    return scales, minima
-
-
 def _scale_sub_blocks(blocks: Tensor, out: Tensor) -> None:
-    scales, minima = _six_bit_scales(blocks[:, 4:16])
-    factors = _half(blocks, 0) * scales
-    offsets = _half(blocks, 2) * minima
+    scales, minima = six_bit_scales(blocks[:, 4:16])
+    factors = half(blocks, 0) * scales
+    offsets = half(blocks, 2) * minima
     out.view(-1, 8, 32).mul_(factors[:, :, None]).sub_(offsets[:, :, None])
 
 
 def _unpack_q4_k(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 16:].view(-1, 4, 32), out.view(-1, 4, 64))
+    unpack_nibbles(blocks[:, 16:].view(-1, 4, 32), out.view(-1, 4, 64))
     _scale_sub_blocks(blocks, out)
 
 
 def _unpack_q5_k(blocks: Tensor, out: Tensor) -> None:
-    _unpack_nibbles(blocks[:, 48:].view(-1, 4, 32), out.view(-1, 4, 64))
-    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
-    high = (blocks[:, None, 16:48] >> shifts) & 1
-    out.add_(high.reshape(out.shape), alpha=16)
+    unpack_nibbles(blocks[:, 48:].view(-1, 4, 32), out.view(-1, 4, 64))
+    add_fifth_bits_k(blocks[:, 16:48], out)
     _scale_sub_blocks(blocks, out)
 
 
@@ -180,7 +158,7 @@ def _unpack_q6_k(blocks: Tensor, out: Tensor) -> None:
     low = torch.cat([nibbles & 15, nibbles >> 4], dim=2).view(-1, 2, 4, 32)
     high = _two_bit_planes(blocks[:, 128:192])
     out.copy_((low | high << 4).reshape(out.shape))
-    factors = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
+    factors = half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
     out.sub_(32).view(-1, 16, 16).mul_(factors[:, :, None])
 
 
