@@ -4,7 +4,8 @@ Of each type here, 32 weights that follow each other lie on a straight line over
 
     weight = scale * code + minimum
 
-4-bit codes are 0 to 15; those of 5 and 8 bits are given as 0 to 255. Any thread, any device.
+4-bit codes are 0 to 15. Those of 5 and 8 bits are given as bytes with the middle of their range at 128, so
+that the minimum of signed numbers is -128 times the scale. Any thread, any device.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from inference.formats.block_fields import (
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
 
 GROUP = 32
+_UP_FROM_5_BITS = 128 - 16
 
 
 class Codes(NamedTuple):
@@ -63,14 +65,17 @@ def _read_q4_1(blocks: Tensor, codes: Tensor) -> _Lines:
 def _read_q5_0(blocks: Tensor, codes: Tensor) -> _Lines:
     unpack_nibbles(blocks[:, 6:], codes)
     add_fifth_bits(blocks[:, 2:6], codes)
+    codes.add_(_UP_FROM_5_BITS)
     scale = half(blocks, 0)
-    return scale, scale * -16
+    return scale, scale * -128
 
 
 def _read_q5_1(blocks: Tensor, codes: Tensor) -> _Lines:
     unpack_nibbles(blocks[:, 8:], codes)
     add_fifth_bits(blocks[:, 4:8], codes)
-    return half(blocks, 0), half(blocks, 2)
+    codes.add_(_UP_FROM_5_BITS)
+    scale = half(blocks, 0)
+    return scale, half(blocks, 2) - scale * _UP_FROM_5_BITS
 
 
 def _read_q8_0(blocks: Tensor, codes: Tensor) -> _Lines:
@@ -92,7 +97,9 @@ def _read_q4_k(blocks: Tensor, codes: Tensor) -> _Lines:
 def _read_q5_k(blocks: Tensor, codes: Tensor) -> _Lines:
     unpack_nibbles(blocks[:, 48:].view(-1, 4, 32), codes.view(-1, 4, 64))
     add_fifth_bits_k(blocks[:, 16:48], codes)
-    return _sub_block_lines(blocks)
+    codes.add_(_UP_FROM_5_BITS)
+    scale, minimum = _sub_block_lines(blocks)
+    return scale, minimum - scale * _UP_FROM_5_BITS
 
 
 _READERS: dict[str, Callable[[Tensor, Tensor], _Lines]] = {
