@@ -12,10 +12,11 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
 BackendName = Literal["auto", "fast", "torch", "bridge"]
 WeightTypeName = Literal["auto", "Q8_0", "Q4_1"]
-AttentionName = Literal["auto", "blocks", "reference"]
+AttentionName = Literal["auto", "varlen", "flash", "blocks", "reference"]
 
 BACKENDS: tuple[BackendName, ...] = ("auto", "fast", "torch", "bridge")
 WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "Q8_0", "Q4_1")
+ATTENTIONS: tuple[AttentionName, ...] = ("auto", "varlen", "flash", "blocks", "reference")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -48,8 +49,10 @@ class EngineConfig:
         weights: How our kernels for the CPU keep weights that the file holds as floats: rounded to 8 or
             5 bits each ("Q8_0", "Q4_1": faster, smaller, a bit worse), or "auto": as they are, unless
             only rounded ones fit the memory. Rounded weights are kept in `cache_dir`.
-        attention_backend: Of "torch" and "bridge": "auto" picks for the device; "reference" defines
-            the truth.
+        attention_backend: Of "torch" and "bridge": "varlen" is torch's kernel for CUDA, "flash" the
+            package flash-attn, "blocks" runs everywhere, "reference" defines the truth; "auto" takes
+            the first of them that can. Another than "auto" is an order: what cannot be is refused.
+        cuda_graphs: Whether decode steps on CUDA are captured once and replayed, where that is possible.
     """
 
     device: DeviceName = "auto"
@@ -66,6 +69,7 @@ class EngineConfig:
     backend: BackendName = "auto"
     weights: WeightTypeName = "auto"
     attention_backend: AttentionName = "auto"
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         _check_choice("device", self.device, ("auto", "cpu", "cuda", "mps", "xpu"))
@@ -73,7 +77,8 @@ class EngineConfig:
         _check_choice("kv_scheme", self.kv_scheme, KV_SCHEMES)
         _check_choice("backend", self.backend, BACKENDS)
         _check_choice("weights", self.weights, WEIGHT_TYPES)
-        _check_choice("attention_backend", self.attention_backend, ("auto", "blocks", "reference"))
+        _check_choice("attention_backend", self.attention_backend, ATTENTIONS)
+        _check_bool("cuda_graphs", self.cuda_graphs)
         _check_optional_int("context_tokens", self.context_tokens, low=2)
         _check_optional_int("block_size", self.block_size, low=1, high=4096)
         if self.block_size is not None and self.block_size & (self.block_size - 1):
@@ -156,6 +161,11 @@ def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidRequestError(
             field, f"must be one of {', '.join(choices)}, not {_shown(value)}."
         )
+
+
+def _check_bool(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(field, f"must be True or False, not {_shown(value)}.")
 
 
 def _check_folder(field: str, value: object) -> None:

@@ -217,6 +217,7 @@ class Engine:
             disk_written_bytes=written_bytes,
             disk_misses=misses,
             disk_problem=problem,
+            graph_replays=parts.runner.num_replays,
         )
 
     def check_integrity(self) -> None:

@@ -17,16 +17,17 @@ import torch
 from torch import nn
 
 from inference.attention.base import AttentionBackend
-from inference.attention.blocks import BlocksAttention
-from inference.attention.reference import ReferenceAttention
+from inference.attention.choice import AttentionNeeds, choose_attention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
 from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
 from inference.metrics import ModelInfo
 from inference.model.base import LanguageModel, Runner
+from inference.model.graphs import GraphRunner
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
@@ -86,7 +87,8 @@ def load_parts(
         load: Reads the weights; tests give models of their own.
 
     Raises:
-        InvalidRequestError: int4 keys and values are wanted and would make this model worse.
+        InvalidRequestError: int4 keys and values are wanted and would make this model worse, or an
+            attention is wanted that cannot be.
         ModelFileError: The file or folder is at fault, or of a kind that cannot be run.
         NotEnoughMemoryError: Weights or the smallest KV memory do not fit.
     """
@@ -110,7 +112,7 @@ def load_parts(
         # All that is left for torch is sampling. After an operator its threads spin for a while, on the
         # cores that the kernels' own threads need: decode takes twice as long.
         torch.set_num_threads(1)
-    attention, reason = _choose_attention(config, device)
+    attention, reason = _choose_attention(model, config)
     kv = make_kv(model, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
     _verify(loaded, model, runner, path)
@@ -119,7 +121,7 @@ def load_parts(
     context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
-        backend=_describe_backend(model, reason),
+        backend=_describe_backend(model, runner, reason),
         compute_path=model.path_name,
         kernels=_describe_kernels(model),
         num_threads=num_threads,
@@ -156,11 +158,11 @@ def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:
     return TransformersBridge(loaded.model, path, has_fast_rows=bool(layers))
 
 
-def _describe_backend(model: LanguageModel, attention: str) -> str:
+def _describe_backend(model: LanguageModel, runner: Runner, attention: str) -> str:
     """What computes the model, for people."""
     if model.path_name == "fast":
         return f"Quire's kernels ({model.kernels})"
-    return attention
+    return f"{attention}, CUDA graphs" if isinstance(runner, GraphRunner) else attention
 
 
 def _describe_kernels(model: LanguageModel) -> str:
@@ -216,15 +218,17 @@ def _choose_device(name: str) -> str:
     return "xpu" if torch.xpu.is_available() else "cpu"
 
 
-def _choose_attention(config: EngineConfig, device: str) -> tuple[AttentionBackend, str]:
+def _choose_attention(model: LanguageModel, config: EngineConfig) -> tuple[AttentionBackend, str]:
     """The backend, and its name with the reason, for people."""
-    kind = torch.device(device).type
-    where = "CPU" if kind == "cpu" else kind
-    if config.attention_backend == "reference":
-        return ReferenceAttention(), f"reference ({where}, chosen in the configuration)"
-    if kind == "cpu":
-        return BlocksAttention(), "blocks (CPU)"
-    return BlocksAttention(), f"blocks ({where}, without a kernel of its own)"
+    needs = AttentionNeeds(
+        device=model.device,
+        dtype=model.dtype,
+        scheme=find_scheme(config.kv_scheme, model.dtype),
+        geometry=model.geometry,
+        has_softcap=model.has_attention_softcap,
+        block_size=config.block_size,
+    )
+    return choose_attention(config.attention_backend, needs)
 
 
 def _context_tokens(

@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from inference.attention.base import AttentionBackend
+from inference.attention.paged import PagedAttention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig, KvSchemeName
 from inference.errors import InvalidRequestError, NotEnoughMemoryError
@@ -44,9 +45,6 @@ logger = logging.getLogger(__name__)
 
 StageCallback = Callable[[str, float], None]
 
-# On average half of a chat's last block is empty: of a chat of 400 tokens 98 % is used at 16 per block,
-# at 32 only from 780 tokens on. Decode takes the same time with either while blocks lie in one run.
-DEFAULT_BLOCK_SIZE = 16
 _MAX_RAM_SHARE = (
     0.5  # of the machine's memory: as far as the RAM budget can be raised while it runs
 )
@@ -104,7 +102,7 @@ def make_kv(
     identity = _identity(loaded, weights, config, on_progress)
     verdict = _verdict_on_int4(identity, model, loaded, attention, config, on_progress)
     scheme = find_scheme(config.kv_scheme, model.dtype)
-    tensors = _reserve(model, loaded, scheme, config, device)
+    tensors = _reserve(model, loaded, attention, scheme, config, device)
     namespace = _namespace(identity, model, tensors)
     disk = _open_disk(config, tensors, namespace)
     ram_bytes = config.ram_cache_bytes
@@ -173,7 +171,7 @@ def _verdict_on_int4(
         bos = [] if loaded.tokenizer.bos_id is None else [loaded.tokenizer.bos_id]
         context_tokens = model.stable_context_tokens or loaded.model_context_tokens
         sample = [*bos, *token_ids][: min(_QUALITY_TOKENS, context_tokens)]
-        block_size = config.block_size or DEFAULT_BLOCK_SIZE
+        block_size = config.block_size or attention.block_size
         report = None if on_progress is None else partial(_report_trial, on_progress)
         verdict = assess_int4(model, attention, sample, block_size, report)
         if folder is not None:
@@ -203,6 +201,7 @@ def _describe_schemes(model: LanguageModel, verdict: KvVerdict | None) -> tuple[
 def _reserve(
     model: LanguageModel,
     loaded: LoadedModel,
+    attention: AttentionBackend,
     scheme: KvScheme,
     config: EngineConfig,
     device: str,
@@ -212,7 +211,7 @@ def _reserve(
     Raises:
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    block_size = config.block_size or DEFAULT_BLOCK_SIZE
+    block_size = config.block_size or attention.block_size
     block_bytes = block_size * bytes_per_token(model.geometry, scheme)
     budget = config.kv_cache_bytes
     if budget is None:
@@ -221,8 +220,10 @@ def _reserve(
             wanted = min(wanted, model.stable_context_tokens)
         budget = default_device_bytes(device, -(-wanted // block_size) * block_bytes)
     num_blocks = budget // block_bytes
+    # Decode steps that are replayed need one more: see `model.graphs`.
+    has_spare = isinstance(attention, PagedAttention) and config.cuda_graphs
     free = free_bytes(device)
-    if num_blocks * block_size < 2 or num_blocks * block_bytes > free:
+    if num_blocks * block_size < 2 or (num_blocks + has_spare) * block_bytes > free:
         raise NotEnoughMemoryError(max(budget, block_bytes), free)
     return KvTensors(
         model.geometry,
@@ -230,6 +231,7 @@ def _reserve(
         block_size=block_size,
         scheme=scheme,
         device=torch.device(device),
+        has_spare=has_spare,
     )
 
 

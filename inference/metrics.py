@@ -11,6 +11,8 @@ ReuseStop = Literal[
     "left_out",  # the oldest messages were left out
     "evicted",  # it gave way to others
     "damaged",  # a file could not be verified
+    "other_weights",  # it was read with other weights: the model's file is another now
+    "other_computing",  # it was computed in another way: other kernels, another backend or type
     "other_precision",  # it was read with another precision of the KV memory
     "not_kept",  # it is not kept any more: cleared or removed
 ]
@@ -130,7 +132,8 @@ class ModelInfo:
         context_tokens: The most that this engine can hold for one request.
         model_context_tokens: What the model was made for.
         has_chat_template: Whether chat is possible; else only plain completion.
-        backend: What computes the model, for people, e.g. "Quire's kernels (avx2)".
+        backend: What computes the model, for people, e.g. "Quire's kernels (avx2)"; of the other paths
+            what attends and why, and whether decode steps are replayed.
         device: "cpu", "cuda:0", ...
         load_ms: From the call of load to ready.
         fingerprint: Names weights, tokenizer and compute type: the same for the same files in every
@@ -184,6 +187,7 @@ class EngineStats:
         disk_written_bytes: Written to the disk tier since load.
         disk_misses: Why files could not be used or written, and how often, by reason.
         disk_problem: Why the disk tier does not work now, one sentence; "" if it does.
+        graph_replays: Steps on a GPU that were captured before and only replayed.
     """
 
     blocks: BlockCounts = field(default_factory=BlockCounts)
@@ -207,3 +211,4 @@ class EngineStats:
     disk_written_bytes: int = 0
     disk_misses: tuple[tuple[str, int], ...] = ()
     disk_problem: str = ""
+    graph_replays: int = 0

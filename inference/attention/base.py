@@ -18,6 +18,10 @@ from torch import Tensor
 
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
+# On average half of a chat's last block is empty: of a chat of 400 tokens 98 % is used at 16 per block,
+# at 32 only from 780 tokens on. Decode takes the same time with either while blocks lie in one run.
+SMALL_BLOCK_SIZE = 16
+
 
 class Extent(NamedTuple):
     """A run of slots that follow each other in memory."""
@@ -63,6 +67,10 @@ class AttentionBackend(Protocol):
     @property
     def name(self) -> str:
         """The backend's word in the configuration."""
+
+    @property
+    def block_size(self) -> int:
+        """P, slots per KV block, that it works best with, or the only one that it can read."""
 
     def begin_step(self, spans: Sequence[Span]) -> None:
         """Take the spans of the step whose layers come next; anything planned before is dropped."""

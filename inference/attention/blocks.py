@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from inference.attention.base import Extent, LayerCall, Span, cut_extents
+from inference.attention.base import SMALL_BLOCK_SIZE, Extent, LayerCall, Span, cut_extents
 from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
@@ -57,6 +57,7 @@ class BlocksAttention:
     """Piecewise attention over block tables."""
 
     name = "blocks"
+    block_size = SMALL_BLOCK_SIZE
 
     def __init__(self) -> None:
         self._spans: Sequence[Span] = ()

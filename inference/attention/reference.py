@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from inference.attention.base import LayerCall, Span
+from inference.attention.base import SMALL_BLOCK_SIZE, LayerCall, Span
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
 
@@ -17,6 +17,7 @@ class ReferenceAttention:
     """Gather, mask, float32 softmax."""
 
     name = "reference"
+    block_size = SMALL_BLOCK_SIZE
 
     def __init__(self) -> None:
         self._spans: Sequence[Span] = ()

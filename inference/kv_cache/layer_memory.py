@@ -64,6 +64,13 @@ class LayerMemory:
         """A run of slots where it lies, (KH, S, D); only if `can_view`."""
         return self._split(self.planes[0].narrow(1, first_slot, num_slots))
 
+    def pages(self, block_size: int) -> KeyValues:
+        """All blocks where they lie, (N, P, KH, D) with D contiguous; only if `can_view`."""
+        plane = self.planes[0]
+        blocks = plane.view(plane.shape[0], -1, block_size, plane.shape[2]).permute(1, 2, 0, 3)
+        KH = self.geometry.num_kv_heads
+        return KeyValues(blocks[:, :, :KH], blocks[:, :, KH:])
+
     def read_run(self, first_slot: int, num_slots: int, out: Tensor) -> None:
         """Read slots that follow each other into `out`, (2 * KH, S, D) of the wanted type."""
         rows = [plane.narrow(1, first_slot, num_slots) for plane in self.planes]

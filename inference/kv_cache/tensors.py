@@ -68,6 +68,8 @@ class KvTensors:
         bytes_per_token: Memory of one slot over all layers, keys and values.
         block_bytes: Memory of one block over all layers, keys and values.
         layers: Per layer the slots of all blocks.
+        spare_slot: First slot of one more block, behind the others and in no table, for rows of a step
+            that are there only to fill it; None without.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class KvTensors:
         block_size: int,
         scheme: KvScheme,
         device: torch.device,
+        has_spare: bool = False,
     ) -> None:
         """Reserve the memory.
 
@@ -87,6 +90,7 @@ class KvTensors:
             block_size: P.
             scheme: How to store.
             device: Where.
+            has_spare: Whether there is a spare block.
 
         Raises:
             OSError: The system does not give that much.
@@ -97,6 +101,8 @@ class KvTensors:
         self.num_blocks = num_blocks
         self.bytes_per_token = bytes_per_token(geometry, scheme)
         self.block_bytes = block_size * self.bytes_per_token
+        self.spare_slot = num_blocks * block_size if has_spare else None
+        num_slots = (num_blocks + has_spare) * block_size
         self._touched = bytearray(num_blocks)
         self._touching = threading.Lock()
         self._planes: list[_StoredPlane] = []
@@ -105,8 +111,7 @@ class KvTensors:
         for shape in dict.fromkeys(self.geometry):
             members = [index for index, layer in enumerate(self.geometry) if layer == shape]
             planes = [
-                _reserve(plane, len(members), num_blocks * block_size, device)
-                for plane in scheme.planes(shape)
+                _reserve(plane, len(members), num_slots, device) for plane in scheme.planes(shape)
             ]
             rotation = rotation_of(scheme, shape.head_dim, device)
             for place, index in enumerate(members):

@@ -31,6 +31,10 @@ class Runner(Protocol):
     def device(self) -> torch.device:
         """Where the logits are."""
 
+    @property
+    def num_replays(self) -> int:
+        """Steps that were captured before and only replayed."""
+
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks in one pass and store their keys and values.
 
@@ -72,6 +76,10 @@ class LanguageModel(Protocol):
     @property
     def stable_context_tokens(self) -> int | None:
         """Beyond this the rotary angles would change; None if they never do."""
+
+    @property
+    def has_attention_softcap(self) -> bool:
+        """Whether its layers cap attention scores."""
 
     @property
     def config_text(self) -> str:

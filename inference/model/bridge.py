@@ -45,6 +45,7 @@ class TransformersBridge:
         dtype: Type of keys and queries, as the model computes them.
         vocab_size: V, length of the logits.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        has_attention_softcap: Whether its layers cap attention scores.
     """
 
     path_name: PathName = "bridge"
@@ -68,7 +69,10 @@ class TransformersBridge:
         AttentionInterface.register(ATTENTION_NAME, _attend)
         self._check_config()
         self.select_attention(ATTENTION_NAME)
-        self.geometry, self.dtype, self.vocab_size = self._probe()
+        probe, self.vocab_size = self._probe()
+        self.geometry = tuple(probe.geometry[layer] for layer in range(len(probe.geometry)))
+        self.dtype = probe.dtype
+        self.has_attention_softcap = probe.has_softcap
         self.stable_context_tokens = _stable_context_tokens(self._module)
 
     @property
@@ -127,8 +131,8 @@ class TransformersBridge:
                 f"It has layers of a kind that cannot be kept in blocks: {', '.join(unknown)}.",
             )
 
-    def _probe(self) -> tuple[tuple[LayerGeometry, ...], torch.dtype, int]:
-        """One token through all layers: shapes, type and V, and whether all layers came to us."""
+    def _probe(self) -> tuple["_ProbeCache", int]:
+        """One token through all layers: what they asked for, checked to be all of them, and V."""
         probe = _ProbeCache()
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
@@ -141,8 +145,7 @@ class TransformersBridge:
         layer_types, layer_kwargs = get_layer_types_and_kwargs(self._module.config)
         probe.check(self._path, windows=[kwargs.get("sliding_window") for kwargs in layer_kwargs])
         assert len(layer_types) == len(probe.geometry), "the check compares both"
-        geometry = tuple(probe.geometry[layer] for layer in range(len(layer_types)))
-        return geometry, probe.dtype, logits.shape[-1]
+        return probe, logits.shape[-1]
 
 
 class BlockCache(Cache):  # type: ignore[misc]  # transformers is untyped for us, see pyproject
@@ -214,6 +217,11 @@ class _ProbeCache(Cache):  # type: ignore[misc]  # transformers is untyped for u
         self._calls[layer] = call
         group = query.shape[1] // new.values.shape[1]
         return new.values.repeat_interleave(group, dim=1).transpose(1, 2)
+
+    @property
+    def has_softcap(self) -> bool:
+        """Whether a layer caps its scores."""
+        return any(call.softcap is not None for call in self._calls.values())
 
     def check(self, path: Path, *, windows: list[int | None]) -> None:
         """Compare what came by with what the configuration says.

@@ -45,6 +45,7 @@ class NativeModel:
         dtype: Type of keys and queries, as the model computes them.
         vocab_size: V, length of the logits.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        has_attention_softcap: Whether its layers cap attention scores.
         config_text: All that its values depend on beside weights and text.
         device: The CPU.
         kernels: The instruction set.
@@ -69,6 +70,7 @@ class NativeModel:
         self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
+        self.has_attention_softcap = spec.attention_softcap is not None
         self.kernels = kernels.isa
         # Inputs of products are rounded here, and last digits are each instruction set's own: keys and
         # values are not those of other paths.
@@ -135,6 +137,7 @@ class NativeRunner:
     """
 
     device = NativeModel.device
+    num_replays = 0
 
     def __init__(self, model: NativeModel, kv: KvTensors, kernels: Kernels, team: Team) -> None:
         self.kv = kv

@@ -48,6 +48,8 @@ class ModelRunner:
         device: Where the model and that memory are.
     """
 
+    num_replays = 0
+
     def __init__(
         self,
         model: TorchModel,

@@ -58,6 +58,8 @@ class FakeClock:
 class ScriptedRunner:
     """Gives logits that make greedy sampling say a text; or fails when told to."""
 
+    num_replays = 0
+
     def __init__(self, inner: object, token_ids: Sequence[int] = ()) -> None:
         self.kv = inner.kv  # type: ignore[attr-defined]  # a ModelRunner
         self.calls: list[list[Chunk]] = []

@@ -48,7 +48,7 @@ CHOICES: dict[str, list[Any]] = {
     "kv_scheme": ["auto", "fp32", "fp16", "bf16", "int8", "int4"],
     "backend": ["auto", "fast", "torch", "bridge"],
     "weights": ["auto", "Q8_0", "Q4_1"],
-    "attention_backend": ["auto", "blocks", "reference"],
+    "attention_backend": ["auto", "varlen", "flash", "blocks", "reference"],
 }
 
 
@@ -71,6 +71,7 @@ def test_every_field_is_covered_here():
         *CHOICES,
         "block_size",
         "cache_dir",
+        "cuda_graphs",
     }
 
 
@@ -212,6 +213,14 @@ def test_choice_field_takes_each_of_its_words(field):
 @pytest.mark.parametrize("value", ["", "AUTO", "gpu", None, True, 3, ["auto"], "x" * 10_000])
 def test_choice_field_refuses_all_else_and_names_the_words(field, value):
     assert ", ".join(CHOICES[field]) in refusal(EngineConfig, field, value).reason
+
+
+@pytest.mark.parametrize("value", ["", "yes", None, 0, 1, [True]])
+def test_switch_takes_true_and_false_only(value):
+    reason = refusal(EngineConfig, "cuda_graphs", value).reason
+    assert reason.startswith("must be True or False, not ")
+    assert not EngineConfig(cuda_graphs=False).cuda_graphs
+    assert EngineConfig().cuda_graphs
 
 
 # --- stop strings -----------------------------------------------------------------------------

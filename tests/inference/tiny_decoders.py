@@ -210,4 +210,6 @@ def make_decoder_runner(
         device=decoder.device,
     )
     fill_with_garbage(kv)
-    return decoder.make_runner(kv, make_attention(attention))
+    runner = decoder.make_runner(kv, make_attention(attention))
+    assert isinstance(runner, ModelRunner)
+    return runner
