@@ -36,7 +36,7 @@ class AskedChat:
             stored = self._store.load(found) if found is not None else None
             if stored is not None:
                 self._is_new = False
-                self._conversation = stored
+                self._conversation = self._settled(stored)
 
     @property
     def is_kept(self) -> bool:
@@ -93,6 +93,17 @@ class AskedChat:
         """Keep ids of the prompt with the messages of the chat."""
         if self._store is not None:
             self._store.set_parts(parts, model_key)
+
+    def _settled(self, stored: Conversation) -> Conversation:
+        """The chat with replies as stopped that a program was killed in the middle of.
+
+        If the window makes one of them still, it stores how that ended later.
+        """
+        for message in stored.unfinished():
+            stopped = replace(message, status="stopped")
+            self.save(stopped)
+            stored = stored.with_message(stopped)
+        return stored
 
     def close(self) -> None:
         """Close the database."""

@@ -3,17 +3,18 @@
 import time
 
 from app.asked_chat import AskedChat
+from app.breaking_off import Interrupts
 from app.chat_prompt import ChatPrompt
 from app.cli import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_OK, complain, write_out
 from app.context_room import Shortened, shortened, whole
-from app.engine_like import EngineLike, outputs_of
+from app.engine_like import EngineLike
 from app.failures import failure_from
 from app.live_reply import LiveReply
 from app.messages import PromptRead, ReplyEnded, ReplyId, ReplyProgressed
 from inference.config import SamplingParams
 from inference.errors import EngineError
 from inference.metrics import RequestMetrics
-from inference.request import FinishReason, GenerateRequest, StepOutput
+from inference.request import FinishReason, GenerateRequest, RequestId, StepOutput
 
 REPLY_ID = ReplyId(1)  # there is only one
 
@@ -56,20 +57,47 @@ class AskedReply:
         if not info.has_chat_template:
             complain(f"{info.name} is not made for chats; it continues the text.")
         try:
-            for output in outputs_of(self._engine, self._request(params)):
-                self._take(output)
-            if self._is_streaming:
+            code = self._make(self._request(params))
+            if self._is_streaming and code == EXIT_OK:
                 write_out("\n")
         except KeyboardInterrupt:
             self._end("aborted", self._live.metrics)
             return EXIT_INTERRUPTED
         except BrokenPipeError:
-            self._end("aborted", self._live.metrics)
             return EXIT_BROKEN_PIPE
         except EngineError as error:
             self._end("error", self._live.metrics, error)
             raise
-        return EXIT_OK
+        return code
+
+    def _make(self, request: GenerateRequest) -> int:
+        """Make it step by step, until it ends or is broken off; returns the exit code."""
+        with Interrupts() as interrupts:
+            request_id = self._engine.add_request(request)
+            while self._engine.has_work and not interrupts.exit_code:
+                self._step(request_id)
+            if interrupts.exit_code:
+                self._break_off(request_id)
+            return interrupts.exit_code
+
+    def _step(self, request_id: RequestId) -> None:
+        for output in self._engine.step():
+            if output.request_id != request_id:
+                continue
+            try:
+                self._take(output)
+            except BrokenPipeError:
+                self._is_streaming = False
+                self._break_off(request_id)
+                raise
+
+    def _break_off(self, request_id: RequestId) -> None:
+        """End it between two steps: what was computed is kept, of a prompt that is half read too."""
+        if self._is_ended:
+            return
+        self._engine.abort(request_id)
+        self._step(request_id)
+        self._end("aborted", self._live.metrics)  # if the engine had no last word
 
     def _request(self, params: SamplingParams) -> GenerateRequest:
         """The request, without the oldest turns if the chat is full and the person chose so."""
@@ -102,6 +130,7 @@ class AskedReply:
                 output.token_ids,
                 output.prefilled_tokens,
                 output.metrics,
+                output.is_all_shown,
             ),
             now,
         )
@@ -109,8 +138,8 @@ class AskedReply:
             raise output.error
         if output.finish_reason is not None:
             self._end(output.finish_reason, output.metrics, token_ids=output.reply_token_ids)
-        elif self._live.take_due(now):
-            self._chat.save(self._live.message)
+        elif (due := self._live.due(now)) is not None:
+            self._chat.save(due)
         if self._is_streaming and output.text:
             write_out(output.text)
 

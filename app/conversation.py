@@ -105,6 +105,10 @@ class Conversation:
             message_id = message.parent_id
         return found[::-1]
 
+    def unfinished(self) -> list[Message]:
+        """Replies that are in the making, or that a program was killed in the middle of."""
+        return [message for message in self.messages.values() if message.status == "streaming"]
+
     def versions(self, message_id: MessageId) -> list[MessageId]:
         """The message and its siblings, oldest first: what ‹ 2/3 › switches between."""
         parent_id = self.messages[message_id].parent_id

@@ -91,6 +91,7 @@ class EngineReplies:
                     output.token_ids,
                     output.prefilled_tokens,
                     output.metrics,
+                    output.is_all_shown,
                 )
             )
         if output.finish_reason is not None:

@@ -52,8 +52,11 @@ class LiveReply:
         self._message = message
         self._text = ""
         self._new_texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._is_all_shown = False  # whether these ids say exactly the text
         self.metrics = RequestMetrics()
         self._unsaved_since: float | None = None
+        self._save_interval_s = 0.0  # the first text does not wait
 
     @property
     def message(self) -> Message:
@@ -86,26 +89,46 @@ class LiveReply:
         """Take what one step brought; `now` in seconds."""
         self.metrics = event.metrics
         self._new_texts.append(event.text)
+        self._token_ids += event.token_ids
+        self._is_all_shown = event.is_all_shown
         self._has_growth = True
         if event.text and self._unsaved_since is None:
             self._unsaved_since = now
 
-    def take_due(self, now: float) -> bool:
-        """Whether text has waited long enough to be stored; the wait begins anew then."""
-        if self._unsaved_since is None or now - self._unsaved_since < SAVE_INTERVAL_S:
-            return False
+    def due(self, now: float) -> Message | None:
+        """What is to be stored of it now; None if nothing has waited long enough. `now` in seconds.
+
+        The first text is stored at once, so that a program that is killed never loses all of it. While
+        something is held back, and so the ids would say more than the text, a little longer is waited.
+        """
+        if self._unsaved_since is None:
+            return None
+        wait_s = self._save_interval_s * (1 if self._is_all_shown else 2)
+        if 0 <= now - self._unsaved_since < wait_s:  # a clock that was set back ends the wait
+            return None
         self._unsaved_since = None
-        return True
+        self._save_interval_s = SAVE_INTERVAL_S
+        token_ids = self._known_ids
+        key = None if token_ids is None else self.key
+        return replace(self.message, token_ids=token_ids, model_key=key)
 
     def ended(self, event: ReplyEnded) -> Message:
         """The message in its final form."""
         failure = event.failure
+        token_ids = event.reply_token_ids
+        if token_ids is None:
+            token_ids = self._known_ids
         return replace(
             self.message,
             status=_STATUS_OF[event.finish_reason],
-            token_ids=event.reply_token_ids,
-            model_key=None if event.reply_token_ids is None else self.key,
+            token_ids=token_ids,
+            model_key=None if token_ids is None else self.key,
             metrics=event.metrics,
             error=None if failure is None else f"{failure.message} {failure.hint}".strip(),
             failure_kind=None if failure is None else failure.kind,
         )
+
+    @property
+    def _known_ids(self) -> tuple[int, ...] | None:
+        """The ids that say exactly the text so far; None if there are none."""
+        return tuple(self._token_ids) if self._token_ids and self._is_all_shown else None

@@ -195,6 +195,7 @@ class ReplyProgressed:
         text: Whole characters to append; may be empty.
         token_ids: Tokens sampled in the step.
         prefilled_tokens: Prompt tokens done, reused ones included.
+        is_all_shown: Whether the ids so far say exactly the text so far.
     """
 
     reply_id: ReplyId
@@ -202,6 +203,7 @@ class ReplyProgressed:
     token_ids: tuple[int, ...]
     prefilled_tokens: int
     metrics: RequestMetrics
+    is_all_shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

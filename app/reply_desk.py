@@ -162,8 +162,9 @@ class ReplyDesk:
                         live.message_id, event.prefilled_tokens, event.metrics.prompt_tokens
                     )
                 )
-        if live.take_due(now):
-            self._save(live.message)
+        due = live.due(now)
+        if due is not None:
+            self._save(due)
 
     def _fail(self, live: LiveReply, failure: Failure) -> None:
         self._settle(live, ReplyEnded(live.reply_id, "error", live.metrics, failure))

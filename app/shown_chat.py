@@ -119,12 +119,10 @@ class ShownChat:
         if conversation is None:
             self._announcer.notify(ConversationsChanged())
             return
-        for message in list(conversation.messages.values()):
-            if message.status == "streaming":
-                live = self.desk.reply_of(message.id)
-                # Nobody makes this reply any more: the program ended in the middle of it.
-                known = live.message if live else replace(message, status="stopped")
-                conversation = conversation.with_message(known)
+        for message in conversation.unfinished():
+            live = self.desk.reply_of(message.id)
+            known = live.message if live else replace(message, status="stopped")
+            conversation = conversation.with_message(known)
         self.show(conversation)
 
     def catch_up(self) -> None:

@@ -168,12 +168,22 @@ class Reply:
             prefilled_tokens=min(self.sequence.num_computed, self.sequence.num_prompt_tokens),
             metrics=self.metrics(now),
             error=error,
-            prompt_parts=self._prompt_parts,
+            prompt_parts=self._parts_told(),
+            is_all_shown=not self._holds_back,
         )
-        self._prompt_parts = ()
         if reason is None:
             return output
         return replace(output, reply_token_ids=self._ids_of_shown())
+
+    @property
+    def _holds_back(self) -> bool:
+        filters = (self._detokenizer, self._emoji, self._stop_strings)
+        return any(each.holds_back for each in filters)
+
+    def _parts_told(self) -> tuple[tuple[int, PromptPart], ...]:
+        """With the first output; never of a prompt of which nothing was read."""
+        parts, self._prompt_parts = self._prompt_parts, ()
+        return parts if self._began is not None else ()
 
     def _ids_of_shown(self) -> tuple[int, ...]:
         """Ids that decode to exactly what was shown.

@@ -121,7 +121,9 @@ class StepOutput:
             its text and given back as `ChatMessage.token_ids`. They say what was shown: there is no
             end-of-turn token, and nothing of a stop string or of half a character.
         prompt_parts: On a request's first output only: ids of the prompt that were not known before,
-            each with the index of the message (in the request) to keep it beside.
+            each with the index of the message (in the request) to keep it beside. None if the request
+            ended before any of it was read.
+        is_all_shown: Whether the ids so far say exactly the text so far: nothing waits for what follows.
     """
 
     request_id: RequestId
@@ -133,6 +135,7 @@ class StepOutput:
     error: EngineError | None = None
     reply_token_ids: tuple[int, ...] | None = None
     prompt_parts: tuple[tuple[int, PromptPart], ...] = ()
+    is_all_shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

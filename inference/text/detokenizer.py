@@ -19,6 +19,11 @@ class StreamDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strips_space = tokenizer.prefix.is_stripped
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether a character is not complete."""
+        return bool(self._decoder.getstate()[0])
+
     def push(self, token_id: int) -> str:
         """The text that this token completes; often "", as for control tokens."""
         if self._tokenizer.is_control(token_id):

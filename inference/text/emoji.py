@@ -20,6 +20,11 @@ class EmojiFilter:
     def __init__(self) -> None:
         self._held = ""
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether an emoji waits for what follows."""
+        return bool(self._held)
+
     def push(self, text: str) -> str:
         """The text that may be shown now, with what was held before it."""
         if not text:

@@ -18,6 +18,11 @@ class StopStringFilter:
         self._held = ""
         self._is_hit = False
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether text waits that may become a stop string."""
+        return bool(self._held)
+
     def push(self, text: str) -> tuple[str, bool]:
         """Take more text.
 

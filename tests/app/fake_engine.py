@@ -260,6 +260,7 @@ class FakeEngine:
             text=text,
             prefilled_tokens=script.prefill_tokens,
             metrics=self._metrics(running),
+            is_all_shown=True,
         )
 
     def _final(

@@ -104,10 +104,13 @@ class Bench:
         """Contents of the newest prompt that is to be answered."""
         return [message.content for message in self.generate().messages]
 
-    def says(self, text: str, reply_id: ReplyId | None = None) -> None:
+    def says(
+        self, text: str, reply_id: ReplyId | None = None, *, is_all_shown: bool = True
+    ) -> None:
         """The engine brings text."""
         reply_id = reply_id or self.generate().reply_id
-        self.session.handle_event(ReplyProgressed(reply_id, text, (7,), 4, METRICS))
+        event = ReplyProgressed(reply_id, text, (7,), 4, METRICS, is_all_shown)
+        self.session.handle_event(event)
 
     def ends(self, **fields: object) -> None:
         """The engine ends the newest reply."""

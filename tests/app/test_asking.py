@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from app.cli import BadInputError, parse_ask_arguments, read_question
 from app.errors import ProfileError
 from app.paths import Paths
 from app.settings import SettingsStore
-from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import ComputeError, ContextOverflowError, InvalidRequestError
 from inference.request import ChatMessage
@@ -228,22 +228,99 @@ def test_reader_that_leaves_after_the_last_word_has_the_whole_reply_kept(asker: 
     assert (reply.content, reply.status) == ("Hi you", "complete")
 
 
-def test_reply_is_saved_while_it_comes(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    asker.script.replies = ["one two three"]
-    times = iter(float(number) for number in range(0, 1000, 2))
-    monkeypatch.setattr("app.asked_reply.time.time", lambda: next(times))
-    seen: list[tuple[str, str]] = []
+def test_reply_is_saved_with_its_ids_at_once_and_then_each_second(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker.script.replies = ["one two three four"]
+    times = iter([100.0, 100.5, 101.4, 101.5, 102.0])
+    seen: list[tuple[str, str, tuple[int, ...] | None, str | None]] = []
 
     def look() -> None:
-        store = ConversationStore(asker.paths.database_file)
-        chat = store.load(store.conversations()[0].id)
-        assert chat is not None
-        seen.extend((m.content, m.status) for m in chat.path() if m.role == "assistant")
-        store.close()
+        now = next(times)
+        monkeypatch.setattr("app.asked_reply.time.time", lambda: now)
+        (reply,) = asker.replies("c")
+        seen.append((reply.content, reply.status, reply.token_ids, reply.model_key))
 
-    asker.before_step(4, look)
+    asker.script.before_step = look
     asker.ask("x", "--conversation", "c")
-    assert seen == [("one two", "streaming")]
+    assert seen == [
+        ("", "streaming", None, None),
+        ("one", "streaming", (100,), "fa4e"),
+        ("one", "streaming", (100,), "fa4e"),
+        ("one", "streaming", (100,), "fa4e"),
+        ("one two three four", "streaming", (100, 101, 102, 103), "fa4e"),
+    ]
+
+
+def test_chat_goes_on_after_a_reply_that_was_killed(asker: Asker) -> None:
+    asker.script.replies = ["one two three"]
+
+    def be_killed() -> None:
+        raise ZeroDivisionError  # ends the call without a word to the store
+
+    asker.before_step(2, be_killed)
+    with pytest.raises(ZeroDivisionError):
+        asker.ask("x", "--conversation", "c")
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status) == ("one", "streaming")
+    asker.script.before_step = None
+    asker.ask("y", "--conversation", "c")
+    assert asker.engines[1].requests[0].messages == (
+        ChatMessage("user", "x"),
+        ChatMessage("assistant", "one", (100,)),
+        ChatMessage("user", "y"),
+    )
+    assert [reply.status for reply in asker.replies("c")] == ["stopped", "complete"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_breaks_off_after_the_step_and_keeps_what_was_read(
+    asker: Asker,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    code: int,
+) -> None:
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    asker.script.prefill_steps = 3
+    asker.before_step(2, lambda: signal.raise_signal(number))
+    assert asker.ask("x", "--conversation", "c") == code
+    assert capsys.readouterr() == ("", "")
+    (engine,) = asker.engines
+    assert engine.aborted == [1]
+    assert engine.is_closed
+    assert [(r.content, r.status) for r in asker.replies("c")] == [("", "stopped")]
+    asker.script.prefill_steps = 1
+    asker.before_step(2, lambda: signal.raise_signal(number))
+    assert asker.ask("x", "--conversation", "c", "--json") == code
+    report = json.loads(capsys.readouterr().out)
+    assert (report["text"], report["finish_reason"]) == ("Hi you", "aborted")
+    reply = asker.replies("c")[-1]
+    assert (reply.content, reply.status, reply.token_ids) == ("Hi you", "stopped", (100, 101))
+    assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_second_interrupt_waits_for_nothing(asker: Asker) -> None:
+    def interrupt_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    asker.before_step(2, interrupt_twice)
+    assert asker.ask("x", "--conversation", "c") == 130
+    (engine,) = asker.engines
+    assert (engine.aborted, engine.is_closed) == ([], True)
+    (reply,) = asker.replies("c")
+    assert (reply.content, reply.status, reply.token_ids) == ("Hi", "stopped", (100,))
+
+
+def test_signal_that_the_program_is_to_ignore_is_ignored(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+    try:
+        asker.before_step(1, lambda: signal.raise_signal(signal.SIGINT))
+        assert asker.ask("x") == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_output_in_an_old_encoding_replaces_what_it_lacks(

@@ -212,36 +212,75 @@ def test_reply_that_fails_has_the_words_for_people(ready: Bench) -> None:
     assert ready.stored(2) == ready.last
 
 
-def test_reply_is_saved_each_second_while_it_streams(ready: Bench) -> None:
+def test_reply_is_saved_at_once_and_then_each_second(ready: Bench) -> None:
     ready.session.send("a")
     ready.says("one ")
-    ready.now = 100.9
+    assert (ready.stored(2).content, ready.stored(2).status) == ("one ", "streaming")
+    ready.now = 100.5
     ready.says("two ")
-    assert ready.stored(2).content == ""
-    ready.now = 101.0
+    ready.now = 101.4
     ready.says("three ")
-    assert (ready.stored(2).content, ready.stored(2).status) == ("one two three ", "streaming")
+    assert ready.stored(2).content == "one "
     assert ready.texts == ["a", "one two three "]
     ready.now = 101.5
     ready.says("four ")
-    ready.now = 102.4
+    assert (ready.stored(2).content, ready.stored(2).status) == ("one two three four ", "streaming")
+    ready.now = 102.0
     ready.says("five ")
-    assert ready.stored(2).content == "one two three "
-    ready.now = 102.5
-    ready.says("six")
-    assert ready.stored(2).content == "one two three four five six"
+    ready.now = 102.9
+    ready.says("six ")
+    assert ready.stored(2).content == "one two three four "
+    ready.now = 90.0  # somebody has set the clock back
+    ready.says("seven")
+    assert ready.stored(2).content == "one two three four five six seven"
+
+
+def test_reply_is_saved_with_the_ids_of_its_text(ready: Bench) -> None:
+    ready.session.send("a")
+    ready.says("one ")
+    assert (ready.stored(2).token_ids, ready.stored(2).model_key) == ((7,), INFO.fingerprint)
+    ready.says("two ", is_all_shown=False)
+    ready.now = 101.9  # it is waited for what is held back, but not for ever
+    ready.says("three ", is_all_shown=False)
+    assert ready.stored(2).content == "one "
+    ready.says("four ")
+    assert (ready.stored(2).content, ready.stored(2).token_ids) == (
+        "one two three four ",
+        (7, 7, 7, 7),
+    )
+    ready.says("five ", is_all_shown=False)
+    ready.now = 103.9
+    ready.says("six", is_all_shown=False)
+    reply = ready.stored(2)
+    assert reply.content == "one two three four five six"
+    assert (reply.token_ids, reply.model_key) == (None, None)
+
+
+def test_reply_that_is_given_up_keeps_its_ids(ready: Bench) -> None:
+    """Whoever writes on does not wait for the engine's last word."""
+    ready.session.send("a")
+    ready.says("one ")
+    ready.says("two")
+    ready.session.send("b")
+    reply = ready.stored(2)
+    assert (reply.content, reply.status) == ("one two", "stopped")
+    assert (reply.token_ids, reply.model_key) == ((7, 7), INFO.fingerprint)
+    assert ready.generate().messages[1].token_ids == (7, 7)
 
 
 def test_program_that_died_shows_its_reply_as_stopped(ready: Bench) -> None:
     ready.session.send("a")
     ready.says("one ")
-    ready.now = 101.0
     ready.says("two")
+    ready.now = 101.0
+    ready.says(" three")
+    ready.says(" that is not stored yet")
     chat_id = ready.chat.id
     ready.store.close()
     ready.start()
     ready.session.open_chat(chat_id)
-    assert (ready.last.content, ready.last.status) == ("one two", "stopped")
+    assert (ready.last.content, ready.last.status) == ("one two three", "stopped")
+    assert (ready.last.token_ids, ready.last.model_key) == ((7, 7, 7), INFO.fingerprint)
     assert not ready.session.is_replying
 
 
@@ -667,9 +706,10 @@ def test_reply_that_cannot_be_stored_goes_on_in_the_window(ready: Bench) -> None
     ready.take()
     ready.says("x" * 100_000)
     ready.ends()
-    grew, failed, changed = ready.take()
+    grew, failed, failed_again, changed = ready.take()
     assert isinstance(grew, ReplyGrew)
     assert isinstance(failed, StorageFailed)
+    assert isinstance(failed_again, StorageFailed)
     assert isinstance(changed, MessageChanged)
     assert len(ready.last.content) == 100_000
 

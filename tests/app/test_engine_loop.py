@@ -83,8 +83,8 @@ def test_reply_is_one_event_per_step_and_an_end() -> None:
     )
     assert events == [
         ReplyProgressed(ReplyId(1), "", (), 16, reading),
-        ReplyProgressed(ReplyId(1), "Hi", (100,), 32, first),
-        ReplyProgressed(ReplyId(1), " you", (101,), 32, second),
+        ReplyProgressed(ReplyId(1), "Hi", (100,), 32, first, is_all_shown=True),
+        ReplyProgressed(ReplyId(1), " you", (101,), 32, second, is_all_shown=True),
         ReplyEnded(ReplyId(1), "stop", second, None, (100, 101)),
     ]
 

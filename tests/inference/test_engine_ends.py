@@ -51,6 +51,19 @@ def test_text_comes_in_whole_characters() -> None:
     assert outputs[-1].finish_reason == "stop"
 
 
+def test_output_tells_when_the_ids_so_far_say_the_text_so_far() -> None:
+    engine, _ = scripted_engine("aé👩 ENdb")
+    tokenizer = make_loaded().tokenizer
+    outputs = answer(engine, ask([5], greedy(None, stop=["END"])))
+    told = []
+    for end in range(1, len(outputs)):  # the last one brings the end-of-turn token alone
+        is_said = tokenizer.decode(sampled_ids(outputs[:end])) == shown_text(outputs[:end])
+        assert outputs[end - 1].is_all_shown == is_said
+        told.append(is_said)
+    # Half of é, the emoji until the space, and what may become the stop string are held back.
+    assert told == [True, False, True, *[False] * 4, True, False, False, True, True]
+
+
 def test_stop_string_over_many_tokens_is_never_shown() -> None:
     engine, runner = scripted_engine("Rome is old. END and more")
     outputs = answer(engine, ask([5], greedy(None, stop=["END"])))
