@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
 from inference.kv_budgets import default_disk_bytes, default_ram_bytes
+from inference.kv_cache.disk.trail import TrailElsewhere
 from inference.kv_cache.host_memory import HostArena
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
@@ -78,7 +79,7 @@ class ChatMemory:
             return disk.load_trail(conversation_id)
         return trail
 
-    def trails_elsewhere(self, conversation_id: str) -> Iterator[SequenceOf[int]]:
+    def trails_elsewhere(self, conversation_id: str) -> Iterator[TrailElsewhere]:
         """The chat's last sequences with other models and precisions, as far as they are on disk."""
         disk = self._transfers.disk
         return iter(()) if disk is None else disk.load_trails_elsewhere(conversation_id)

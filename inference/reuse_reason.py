@@ -1,7 +1,8 @@
 """Why a model reads again what it has read before in a chat. Pure Python; any thread.
 
-What a chat *had* is all up to the end of its last reply in the prompt, whoever wrote it, and all that
-the prompt shares with the chat's last sequence (its *trail*). Nothing was lost if that was reused but
+What a chat *had* is all up to the end of its last reply in the prompt, whoever wrote it, or of a later
+message that this model began to read, and all that the prompt shares with the chat's last sequence (its
+*trail*). If the trail ends in that message, reading was broken off there, and that is all it had. Nothing was lost if that was reused but
 for the one token that must always be computed: so it is with a first message, a next one, an edit of
 the last message, another reply to it, and a branch whose blocks are all there. Otherwise, the first
 that holds:
@@ -20,8 +21,11 @@ that holds:
                     written in another way
     other_model     a reply has no ids of this model
     edited          the trail has another text in a person's message before the last
-    at last
-    other_precision a trail of this chat that was kept for another precision has more of the prompt
+    at last, or in place of other_model, what the trail says that has more of the prompt and was left by
+    other_weights   the model, before its file became another one
+    other_computing the same weights, computed in another way
+    other_precision the same, stored with another precision; not in place of other_model
+    and if there is none
     not_kept        it was cleared, or nobody knows why
 """
 
@@ -29,6 +33,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from inference.kv_cache.disk.trail import TrailElsewhere
 from inference.kv_cache.prefix_search import ChainEnd
 from inference.metrics import ReuseStop
 from inference.request import ChatMessage
@@ -44,7 +49,7 @@ def why_reuse_stopped(
     chain_end: ChainEnd,
     was_damaged: bool,
     has_left_out: bool,
-    other_trails: Callable[[], Iterable[Sequence[int]]] = tuple,
+    other_trails: Callable[[], Iterable[TrailElsewhere]] = tuple,
 ) -> tuple[ReuseStop | None, int | None]:
     """Judge one request, once it is known how much of its prompt was reused.
 
@@ -57,8 +62,8 @@ def why_reuse_stopped(
         chain_end: Why the cache had no more.
         was_damaged: Whether something that was found could not be loaded.
         has_left_out: Whether the chat's oldest messages are not among `messages`.
-        other_trails: Gives the chat's trails of other models and precisions; called when nothing else
-            is the reason.
+        other_trails: Gives the chat's trails of other models, precisions and ways to compute; called
+            when nothing else is the reason.
 
     Returns:
         The reason and the message's number as in `RequestMetrics`: of the message that is another
@@ -69,25 +74,33 @@ def why_reuse_stopped(
         return None, None
     reason: ReuseStop
     index: int | None = view.message_at(num_reused)
-    if was_damaged:
+    if was_damaged or chain_end == "damaged":
         reason = "damaged"
     elif chain_end == "evicted":
         reason = "evicted"
     elif num_reused < view.common - 1:
         reason = "not_kept"
     else:
-        reason, index = view.text_reason() or (_unkept(view, other_trails()), index)
+        reason, index = view.text_reason() or ("not_kept", index)
+        if reason in ("not_kept", "other_model"):
+            reason = _elsewhere(view, other_trails(), reason)
     return reason, view.number(index)
 
 
-def _unkept(view: "_View", other_trails: Iterable[Sequence[int]]) -> ReuseStop:
-    """Why nothing is there of what this model has read: the prompt has its ids for it.
+def _elsewhere(view: "_View", trails: Iterable[TrailElsewhere], reason: ReuseStop) -> ReuseStop:
+    """What another maker's trail with the most of the prompt says; `reason` if none has more than here.
 
-    So a trail that goes on from here is this model's: of others there would be no such ids.
+    Another model that has the same beginning has lost nothing of this one's. And where there are no ids
+    of a reply, only the same weights say more than that it is of another model.
     """
-    token_ids = view.prompt.token_ids
-    is_elsewhere = any(_num_common(token_ids, trail) > view.num_reused for trail in other_trails)
-    return "other_precision" if is_elsewhere else "not_kept"
+    found, most = reason, view.num_reused
+    for trail in trails:
+        difference = trail.difference
+        is_told = difference == "other_computing" or reason != "other_model"
+        shared = _num_common(view.prompt.token_ids, trail.token_ids)
+        if difference != "other_model" and is_told and shared > most:
+            most, found = shared, difference
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +121,22 @@ class _View:
     @property
     def had(self) -> int:
         """How many tokens of the prompt the chat had, before the message that is answered now."""
-        spoken = [
-            self._end_of(n)
-            for n, message in enumerate(self.messages[:-1])
-            if message.role == "assistant" and (message.content or message.token_ids)
-        ]
-        return max(self.common, *spoken[-1:], 0)
+        last = max((n for n in range(len(self.messages) - 1) if self._was_read(n)), default=None)
+        if last is None or (self.messages[last].role != "assistant" and self._breaks_off_in(last)):
+            return self.common
+        return max(self.common, self._end_of(last))
+
+    def _was_read(self, index: int) -> bool:
+        """Whether a model began to read a message, or wrote it."""
+        message = self.messages[index]
+        if message.role == "assistant":
+            return bool(message.content or message.token_ids)
+        return message.part is not None
+
+    def _breaks_off_in(self, index: int) -> bool:
+        """Whether the trail ends within a message: no more of it was ever read."""
+        is_whole = not self._differs
+        return is_whole and self.prompt.message_starts[index] < self.common < self._end_of(index)
 
     def message_at(self, position: int) -> int:
         """The message that a token belongs to."""

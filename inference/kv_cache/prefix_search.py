@@ -20,6 +20,7 @@ ChainEnd = Literal[
     "nothing_cached",  # not even the first token is kept
     "different_text",  # the prompt goes on with something that is not kept
     "evicted",  # what comes next was kept once and gave way to others
+    "damaged",  # a file with what may come next was found to be damaged
     "all_reused",  # all but the last token, which must always be computed
 ]
 """Why no more of a prompt is kept."""
@@ -145,6 +146,8 @@ class _Search:
         num_tokens = sum(len(part.token_ids) for part in self.parts)
         if 0 < num_tokens == self._limit:
             return "all_reused"
+        if self._disk is not None and self._disk.was_damaged(self._base_key):
+            return "damaged"
         start, tokens = self._rest()
         for num_rows in range(num_tokens - start + 1, len(tokens) + 1):
             if self._residents.was_evicted(self._residents.key(self._parent, tokens[:num_rows])):

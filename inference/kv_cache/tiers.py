@@ -141,3 +141,10 @@ class DiskIndex(Protocol):
             Consecutive from row 0 on; empty if there is nothing. Whether the files can be read and
             verified only loading tells.
         """
+
+    def was_damaged(self, base_key: BlockHash) -> bool:
+        """Whether rows of the block after `base_key` were in a file that was at fault.
+
+        True until something is written there anew. A piece of which only a part is wanted is found to
+        be damaged when it is looked for, before anything is loaded.
+        """

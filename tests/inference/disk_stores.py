@@ -6,6 +6,7 @@ from pathlib import Path
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.disk.trail import Maker
 
 NAMESPACE = b"model"
 P = 32
@@ -17,6 +18,7 @@ def make_store(
     *,
     namespace: bytes = NAMESPACE,
     budget: int = 10**9,
+    maker: Maker | None = None,
     hash_block: HashBlock = hash_block,
     clock: Callable[[], float] = time.time,
 ) -> DiskStore:
@@ -26,6 +28,7 @@ def make_store(
         block_size=P,
         bytes_per_token=ROW,
         budget_bytes=budget,
+        maker=maker,
         hash_block=hash_block,
         clock=clock,
     )

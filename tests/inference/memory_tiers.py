@@ -69,6 +69,9 @@ class FakeDisk:
             end = reach
         return tuple(sources)
 
+    def was_damaged(self, base_key: BlockHash) -> bool:
+        return False
+
     def save(self, held: Sequence[HeldBlock], device: "FakeMover") -> None:
         """Write the rows that no piece holds yet, as the end of a turn does."""
         for block in held:

@@ -362,6 +362,29 @@ def test_damaged_file_is_a_clean_miss(cache: str, fault: str) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("fault", ["header", "payload", "truncate", "version"])
+def test_damaged_file_of_which_only_a_part_is_wanted_is_told(cache: str, fault: str) -> None:
+    engine = opened(cache)
+    talk = Talk("chat")
+    talk.say(engine, LONG)
+    engine.close()
+    prompt_tokens = talk.metrics.prompt_tokens
+    tail = prompt_tokens // 8  # the block in which the reply begins
+    found = sorted(files(cache), key=lambda path: -path.stat().st_mtime_ns)
+    data = bytearray(found[tail].read_bytes())
+    at = {"header": 30, "payload": -5, "truncate": -1, "version": 8}[fault]
+    data[at] ^= 4
+    found[tail].write_bytes(data[:-1] if fault == "truncate" else data)
+    engine = opened(cache)
+    talk.again(engine)
+    assert talk.metrics.reuse_stop == "damaged"
+    assert talk.metrics.reused_tokens == 8 * tail
+    idle(engine)
+    talk.again(engine)
+    assert talk.computed == 1
+    engine.close()
+
+
 # --- forgetting -------------------------------------------------------------------------------
 
 

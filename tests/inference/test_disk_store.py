@@ -10,7 +10,8 @@ import pytest
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.format import header_bytes, pack_trail
+from inference.kv_cache.disk.format import header_bytes
+from inference.kv_cache.disk.trail import Maker, TrailElsewhere, pack_trail
 from inference.kv_cache.tiers import DiskSource, Piece
 from tests.inference.disk_stores import (
     NAMESPACE,
@@ -95,10 +96,10 @@ def test_written_bytes_are_those_of_the_files(tmp_path):
     lengths = sum(path.stat().st_size for path in all_files(tmp_path))
     header = header_bytes(P, len(NAMESPACE))
     expected = 3 * header + header_bytes(4, len(NAMESPACE)) + 100 * ROW
-    assert stats.written_bytes == expected + 4 * RECORD + len(pack_trail(range(100)))
+    assert stats.written_bytes == expected + 4 * RECORD + len(pack_trail(range(100), Maker()))
     assert stats.used_bytes == lengths == stats.written_bytes
     save_chain(store, "chat", range(100))  # nothing is new but the trail
-    assert store.stats().written_bytes == lengths + len(pack_trail(range(100)))
+    assert store.stats().written_bytes == lengths + len(pack_trail(range(100), Maker()))
     assert make_store(tmp_path).stats().used_bytes == store.stats().used_bytes == lengths
 
 
@@ -187,20 +188,41 @@ def test_a_trail_is_the_last_sequence_of_a_chat(tmp_path):
     assert store.load_trail("empty") == ()
     other = make_store(tmp_path, namespace=b"other")
     assert other.load_trail("chat") is None
-    assert list(other.load_trails_elsewhere("chat")) == [(5, 2**31 - 1, -1)]
+    (elsewhere,) = other.load_trails_elsewhere("chat")
+    assert elsewhere.token_ids == (5, 2**31 - 1, -1)
     assert list(other.load_trails_elsewhere("third")) == []
     assert list(store.load_trails_elsewhere("chat")) == []
     other.set_budget(0)
     assert list(other.load_trails_elsewhere("chat")) == []
 
 
-@pytest.mark.parametrize("at", range(18 + 12))
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ({"fingerprint": b"f2", "weights": b"w2"}, "other_model"),
+        ({"fingerprint": b"f2", "weights": b"w2", "precision": b"int8"}, "other_model"),
+        ({"weights": b"w2"}, "other_weights"),
+        ({"weights": b"w2", "computing": b"torch", "precision": b"int8"}, "other_weights"),
+        ({"computing": b"torch"}, "other_computing"),
+        ({"fingerprint": b"f2", "computing": b"torch", "precision": b"int8"}, "other_computing"),
+        ({"precision": b"int8"}, "other_precision"),
+    ],
+)
+def test_a_trail_tells_why_what_was_kept_elsewhere_cannot_be_used(tmp_path, changed, difference):
+    known = {"fingerprint": b"f", "weights": b"w", "computing": b"avx2", "precision": b"fp16"}
+    here = make_store(tmp_path, maker=Maker.of(**known))
+    there = make_store(tmp_path, namespace=b"other", maker=Maker.of(**{**known, **changed}))
+    there.save_trail("chat", (1, 2, 3))
+    assert list(here.load_trails_elsewhere("chat")) == [TrailElsewhere(difference, (1, 2, 3))]
+
+
+@pytest.mark.parametrize("at", range(18 + 4 * 16 + 12))
 def test_a_damaged_trail_is_none(tmp_path, at):
     store = make_store(tmp_path)
     store.save_trail("chat", (1, 2, 3))
     (path,) = tmp_path.rglob("*.trail")
     data = bytearray(path.read_bytes())
-    assert len(data) == 18 + 12
+    assert len(data) == 18 + 4 * 16 + 12
     path.write_bytes(data[:at])
     assert store.load_trail("chat") is None
     data[at] ^= 1

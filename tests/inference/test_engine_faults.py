@@ -1,6 +1,8 @@
 """Requests that are refused, aborted or fail, over tiny models; the engine goes on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,6 +134,45 @@ def test_abort_keeps_what_was_computed_for_the_next_time() -> None:
     engine.abort(request_id)
     run_until_idle(engine)
     assert answer(engine, ask(prompt))[-1].metrics.reused_tokens == 16
+
+
+def test_abort_in_the_middle_of_a_prompt_keeps_it_over_a_restart(tmp_path: Path) -> None:
+    first = [ChatMessage("user", "A long message, of which only a part is read. " * 2)]
+    engine = make_engine(prefill_chunk_tokens=24, cache_dir=str(tmp_path))
+    request_id = engine.add_request(GenerateRequest("c", messages=tuple(first)))
+    (output,) = engine.step()
+    engine.step()
+    engine.abort(request_id)
+    engine.step()
+    engine.close()
+    ((index, part),) = output.prompt_parts
+    assert index == 0
+    messages = (replace(first[0], part=part), ChatMessage("user", "And now?"))
+    engine = make_engine(cache_dir=str(tmp_path))
+    metrics = answer(engine, GenerateRequest("c", messages=messages))[-1].metrics
+    assert (metrics.reused_disk_tokens, metrics.reuse_stop) == (48, None)
+    engine.close()
+
+
+def test_prompt_that_was_read_and_is_not_kept_is_told() -> None:
+    engine = make_engine(prefill_chunk_tokens=24)
+    messages = [ChatMessage("user", "A long message, of which only a part is read. " * 2)]
+    request_id = engine.add_request(GenerateRequest("c", messages=tuple(messages)))
+    (output,) = engine.step()
+    engine.abort(request_id)
+    engine.step()
+    engine.forget("c")
+    messages = [replace(messages[0], part=output.prompt_parts[0][1]), ChatMessage("user", "Now?")]
+    metrics = answer(engine, GenerateRequest("c", messages=tuple(messages)))[-1].metrics
+    assert (metrics.reused_tokens, metrics.reuse_stop) == (0, "not_kept")
+
+
+def test_prompt_of_which_nothing_was_read_has_no_parts() -> None:
+    engine = make_engine()
+    request = GenerateRequest("c", messages=(ChatMessage("user", "Hi"),))
+    engine.abort(engine.add_request(request))
+    (output,) = engine.step()
+    assert (output.finish_reason, output.prompt_parts) == ("aborted", ())
 
 
 def test_abort_of_a_waiting_request_ends_it_too() -> None:

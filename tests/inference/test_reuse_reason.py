@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.kv_cache.disk.trail import Difference, TrailElsewhere
 from inference.kv_cache.prefix_search import ChainEnd
 from inference.metrics import ReuseStop
 from inference.request import ChatMessage
@@ -56,7 +57,7 @@ class Chat:
         chain_end: ChainEnd = "different_text",
         was_damaged: bool = False,
         has_left_out: bool = False,
-        other_trails: Sequence[tuple[int, ...]] = (),
+        other_trails: Sequence[TrailElsewhere] = (),
     ) -> tuple[ReuseStop | None, int | None]:
         """As if all that is the trail's was reused, if nothing else is said."""
         return why_reuse_stopped(
@@ -122,23 +123,84 @@ def test_rows_that_are_missing_were_not_kept_or_gave_way(
     assert chat.why(starts[2], chain_end="evicted") == ("evicted", 2)
     assert chat.why(len(chat.trail) - 2) == ("not_kept", 4)
     assert chat.why(starts[3] + 2, was_damaged=True) == ("damaged", 3)
+    assert chat.why(starts[3] + 2, chain_end="damaged") == ("damaged", 3)
 
 
-def test_what_was_read_with_another_precision_is_told(starter_model_path: Path) -> None:
+@pytest.mark.parametrize("difference", ["other_precision", "other_computing", "other_weights"])
+def test_what_was_read_with_something_else_is_told(
+    starter_model_path: Path, difference: Difference
+) -> None:
     chat = make_chat(starter_model_path)
     starts = chat.prompt().message_starts
-    elsewhere = [(7, 8), chat.trail]
-    assert chat.why(0, has_trail=False, other_trails=elsewhere) == ("other_precision", 0)
+    elsewhere = [
+        TrailElsewhere("other_weights", (7, 8)),
+        TrailElsewhere(difference, chat.trail),
+        TrailElsewhere("other_model", (*chat.trail, 7)),  # its own text, which begins the same
+        TrailElsewhere("other_weights", chat.trail[:-1]),
+    ]
+    assert chat.why(0, has_trail=False, other_trails=elsewhere) == (difference, 0)
     # One turn with this precision, the next with another, and now this one again.
     both_turns = chat.trail
     chat.trail = both_turns[: starts[3]]
-    assert chat.why(starts[3] - 1, other_trails=elsewhere) == ("other_precision", 2)
+    assert chat.why(starts[3] - 1, other_trails=elsewhere) == (difference, 2)
     # Those that say no more than what was reused are no reason, and all that is known comes first.
-    assert chat.why(starts[3] - 1, other_trails=[both_turns[: starts[3] - 1]]) == ("not_kept", 2)
+    shorter = [TrailElsewhere(difference, both_turns[: starts[3] - 1])]
+    assert chat.why(starts[3] - 1, other_trails=shorter) == ("not_kept", 2)
     assert chat.why(0, other_trails=elsewhere) == ("not_kept", 0)
     assert chat.why(0, chain_end="evicted", other_trails=elsewhere) == ("evicted", 0)
+
+
+@pytest.mark.parametrize(
+    ("difference", "reason"),
+    [
+        ("other_computing", "other_computing"),  # the same weights wrote it
+        ("other_precision", "other_model"),
+        ("other_weights", "other_model"),
+        ("other_model", "other_model"),
+    ],
+)
+def test_reply_of_the_same_weights_is_none_of_another_model(
+    starter_model_path: Path, difference: Difference, reason: ReuseStop
+) -> None:
+    chat = make_chat(starter_model_path)
     chat.messages[2] = replace(chat.messages[2], token_ids=None)
-    assert chat.why(starts[2], has_trail=False, other_trails=elsewhere) == ("other_model", 2)
+    start = chat.prompt().message_starts[2]
+    elsewhere = [TrailElsewhere(difference, chat.trail)]
+    assert chat.why(start, has_trail=False, other_trails=elsewhere) == (reason, 2)
+    begun = [TrailElsewhere(difference, chat.trail[:start])]  # it did not read on either
+    assert chat.why(start, has_trail=False, other_trails=begun) == ("other_model", 2)
+
+
+@pytest.mark.parametrize("name", ["STARTER", *FAMILIES])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_message_that_was_read_without_a_reply_is_no_new_one(
+    starter_model_path: Path, name: str, is_first: bool
+) -> None:
+    """It was broken off while the message was read, and the person went on."""
+    chat = make_chat(starter_model_path, name)
+    if is_first:
+        del chat.messages[2:]
+        chat.trail = ()
+    unread = chat.prompt()
+    for index, part in unread.new_parts:
+        chat.messages[index] = replace(chat.messages[index], part=part)
+    last = len(chat.messages) - 1
+    at = unread.message_starts[last] + 2
+    before = chat.common()
+    chat.ask("Are you there?")
+    place = max(n for n, start in enumerate(chat.prompt().message_starts) if start <= before)
+    assert place < last  # what closes the message before belongs to that
+    # A program was killed: of what it had read nothing is known but that it was read.
+    assert chat.why(before) == ("not_kept", place)
+    assert chat.why(before, was_damaged=True) == ("damaged", place)
+    # It was broken off in the middle, and what was read was kept.
+    chat.trail = unread.token_ids[:at]
+    assert chat.why(at) == (None, None)
+    assert chat.why(at - 2) == ("not_kept", last)
+    # Before it was read there is no part.
+    chat.messages[last] = replace(chat.messages[last], part=None)
+    chat.trail = unread.token_ids[:before]
+    assert chat.why(before) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["STARTER", *FAMILIES])

@@ -64,6 +64,8 @@ def test_reused_text_says_how_many_and_from_where(
         ("left_out", 1, "Read again from message 1, because the oldest messages were left out"),
         ("evicted", 4, "Read again from message 4, because it had given way to other chats"),
         ("damaged", 5, "Read again from message 5, because a file on disk was damaged"),
+        ("other_weights", 2, "Read again from message 2, because the model's file has changed"),
+        ("other_computing", 2, "Read again from message 2, because it was computed in another way"),
         (
             "other_precision",
             2,

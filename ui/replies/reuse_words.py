@@ -11,6 +11,8 @@ _BECAUSE: dict[ReuseStop, str] = {
     "left_out": "because the oldest messages were left out",
     "evicted": "because it had given way to other chats",
     "damaged": "because a file on disk was damaged",
+    "other_weights": "because the model's file has changed",
+    "other_computing": "because it was computed in another way",
     "other_precision": "because it was read with another precision of the memory",
     "not_kept": "because it is no longer kept",
 }
@@ -24,6 +26,8 @@ _SHORT: dict[ReuseStop, str] = {
     "left_out": "Oldest messages left out",
     "evicted": "Gave way to other chats",
     "damaged": "File on disk damaged",
+    "other_weights": "Model's file changed",
+    "other_computing": "Computed in another way",
     "other_precision": "Precision changed",
     "not_kept": "No longer kept",
 }

@@ -4,7 +4,6 @@
     header    magic, version, start, end, lengths of namespace and base key, base key, length and
               CRC-32 of the payload | namespace | ids of the rows [0, end) as int32 | BLAKE2b-16 of
               all before
-    trail     magic, version, number of ids, CRC-32 of the ids | ids as int32
 
 All numbers are little-endian. The payload is checked by CRC-32, since it is long and zlib's is four
 times as fast as BLAKE2b; the header, which decides what the payload is, by BLAKE2b.
@@ -49,11 +48,9 @@ AT_FAULT: frozenset[str] = frozenset(
 """Misses after which a file is removed, so that it is written anew."""
 
 _PIECE_MAGIC = b"QuireKV\n"
-_TRAIL_MAGIC = b"QuireTr\n"
 _MAX_BASE_BYTES = 64
 _START = struct.Struct("<8sH")
 _FIXED = struct.Struct(f"<8sHHHHH{_MAX_BASE_BYTES}sQI")
-_TRAIL = struct.Struct("<8sHII")
 _DIGEST_BYTES = 16
 
 
@@ -152,23 +149,6 @@ def parse_header(data: bytes, namespace: bytes | None = None) -> Header | Miss:
     ids = struct.unpack_from(f"<{end}i", data, ids_at)
     base_key = BlockHash(base[:base_length])
     return Header(start, end, its_namespace, base_key, ids, payload_bytes, checksum)
-
-
-def pack_trail(token_ids: Sequence[int]) -> bytes:
-    """Write a trail: the ids of a conversation's last sequence."""
-    ids = pack_ids(token_ids)
-    return _TRAIL.pack(_TRAIL_MAGIC, VERSION, len(token_ids), zlib.crc32(ids)) + ids
-
-
-def parse_trail(data: bytes) -> tuple[int, ...] | None:
-    """Read a trail; None if it is not whole."""
-    if len(data) < _TRAIL.size:
-        return None
-    magic, version, count, checksum = _TRAIL.unpack_from(data)
-    ids = data[_TRAIL.size :]
-    if (magic, version, 4 * count) != (_TRAIL_MAGIC, VERSION, len(ids)):
-        return None
-    return struct.unpack(f"<{count}i", ids) if zlib.crc32(ids) == checksum else None
 
 
 def pack_ids(token_ids: Sequence[int]) -> bytes:

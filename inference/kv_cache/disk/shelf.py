@@ -62,6 +62,9 @@ class Shelf:
         self._small: dict[str, int] = {}  # journals and trails: path to length
         self._going: set[str] = set()  # being removed, and so not to be taken in again
         self._stuck: set[str] = set()  # of no use, but the system does not let them be removed
+        self._damaged: set[str] = (
+            set()
+        )  # base tags after which a file was at fault, until one is written
         self._misses: Counter[Miss] = Counter()
         self._written_bytes = 0
 
@@ -116,6 +119,11 @@ class Shelf:
             with self._lock:
                 for entry in gone:
                     self._fail(entry.path, "missing")
+
+    def was_damaged(self, base_tag: str) -> bool:
+        """Whether a file with rows after this base was at fault, and none was written there since."""
+        with self._lock:
+            return base_tag in self._damaged
 
     def touch(self, entry: Entry, used: float) -> None:
         """Note in memory when an entry was last used."""
@@ -174,6 +182,7 @@ class Shelf:
         """Take in a piece that was just written."""
         with self._lock:
             self._stuck.discard(entry.path)
+            self._damaged.discard(entry.base_tag)
             self._add(entry)
             self._written_bytes += entry.size
 
@@ -207,6 +216,7 @@ class Shelf:
         with self._lock:
             self._index.clear()
             self._small.clear()
+            self._damaged.clear()
         return freed
 
     def _cover(
@@ -246,6 +256,9 @@ class Shelf:
 
     def _fail(self, path: str, miss: Miss) -> None:
         self._misses[miss] += 1
+        entry = self._index.get(path)
+        if entry is not None and miss in AT_FAULT:
+            self._damaged.add(entry.base_tag)
         if miss == "missing" or miss in AT_FAULT:
             self._index.remove(path)
         if miss in AT_FAULT and not clear_place(path):

@@ -11,16 +11,12 @@ from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
 from inference.kv_cache.disk.files import read_small, write_file
 from inference.kv_cache.disk.forgetting import forget_all_but, forget_conversation
-from inference.kv_cache.disk.format import (
-    Miss,
-    pack_header,
-    pack_trail,
-    parse_trail,
-)
+from inference.kv_cache.disk.format import Miss, pack_header
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import clear_all, namespace_paths, used_bytes
 from inference.kv_cache.disk.shelf import Shelf
+from inference.kv_cache.disk.trail import Maker, Trail, TrailElsewhere, pack_trail, parse_trail
 from inference.kv_cache.disk.writer import Writer
 from inference.kv_cache.tiers import DiskSource, Piece
 
@@ -75,6 +71,7 @@ class DiskStore:
         block_size: int,
         bytes_per_token: int,
         budget_bytes: int,
+        maker: Maker | None = None,
         hash_block: HashBlock = hash_block,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -86,6 +83,7 @@ class DiskStore:
             block_size: Rows per block, P.
             bytes_per_token: Length of a row.
             budget_bytes: The most that all files may have; 0 keeps none.
+            maker: What the namespace stands for, in parts; None if nobody is to tell them apart.
             hash_block: Names a block; for tests.
             clock: Seconds since 1970; for tests.
         """
@@ -94,6 +92,7 @@ class DiskStore:
         self._folder_name = names.namespace_folder(namespace)
         self._folder = os.path.join(self._root, self._folder_name)
         self._namespace = namespace
+        self._maker = Maker() if maker is None else maker
         self._block_size = block_size
         self._bytes_per_token = bytes_per_token
         self._clock = clock
@@ -121,6 +120,10 @@ class DiskStore:
     def cover(self, base_key: BlockHash, token_ids: Sequence[int]) -> tuple[DiskSource, ...]:
         """Sources of as many rows of one block as there are; see `tiers.DiskIndex`."""
         return self._shelf.cover(base_key, tuple(token_ids)) if self.is_on else ()
+
+    def was_damaged(self, base_key: BlockHash) -> bool:
+        """Whether rows of one block were in a file that was at fault; see `tiers.DiskIndex`."""
+        return self._shelf.was_damaged(names.base_tag(base_key))
 
     def num_saved(self, base_key: BlockHash, token_ids: Sequence[int]) -> int:
         """How many first rows of a block are on disk already."""
@@ -205,7 +208,7 @@ class DiskStore:
         if not self.is_on or self._writer.why_not() is not None:
             return
         path = names.conversation_path(self._folder, conversation_id, names.TRAIL)
-        data = pack_trail(token_ids)
+        data = pack_trail(token_ids, self._maker)
         if not self._shelf.make_room(len(data)):
             return
         now = self._clock()
@@ -215,14 +218,15 @@ class DiskStore:
 
     def load_trail(self, conversation_id: str) -> tuple[int, ...] | None:
         """The ids that `save_trail` noted; None if there are none."""
-        return _read_trail(self._folder, conversation_id) if self.is_on else None
+        trail = _read_trail(self._folder, conversation_id) if self.is_on else None
+        return None if trail is None else trail.token_ids
 
-    def load_trails_elsewhere(self, conversation_id: str) -> Iterator[tuple[int, ...]]:
+    def load_trails_elsewhere(self, conversation_id: str) -> Iterator[TrailElsewhere]:
         """The same of all other namespaces that have some."""
         for folder in namespace_paths(self._root) if self.is_on else ():
             trail = _read_trail(folder, conversation_id)
             if folder != self._folder and trail is not None:
-                yield trail
+                yield TrailElsewhere(self._maker.difference(trail.maker), trail.token_ids)
 
     def forget(self, conversation_id: str) -> int:
         """Remove what only this conversation used, of all models; bytes freed."""
@@ -297,6 +301,6 @@ class DiskStore:
         return self._last_use
 
 
-def _read_trail(folder: str, conversation_id: str) -> tuple[int, ...] | None:
+def _read_trail(folder: str, conversation_id: str) -> Trail | None:
     path = names.conversation_path(folder, conversation_id, names.TRAIL)
     return parse_trail(read_small(path))
