@@ -84,6 +84,12 @@ class ChatMemory:
         disk = self._transfers.disk
         return iter(()) if disk is None else disk.load_trails_elsewhere(conversation_id)
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the disk tier is there, and too small for anything."""
+        disk = self._transfers.disk
+        return disk is not None and disk.has_no_room
+
     def set_computing(self, is_computing: bool) -> None:
         """Say whether tokens are computed now: then turns are saved slowly."""
         self._transfers.set_computing(is_computing)

@@ -62,5 +62,6 @@ def default_disk_bytes(folder: Path, held_bytes: int) -> int:
         except OSError:
             continue  # not made yet: ask the folder that will hold it
         free = disk.free + held_bytes
-        return int(min(_DISK_SHARE * disk.total, _FREE_DISK_SHARE * free, _MAX_DISK))
+        # On a full disk not 0: that is off, and the person is to be told that nothing is kept.
+        return max(1, int(min(_DISK_SHARE * disk.total, _FREE_DISK_SHARE * free, _MAX_DISK)))
     return 0

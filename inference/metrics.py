@@ -14,6 +14,7 @@ ReuseStop = Literal[
     "other_weights",  # it was read with other weights: the model's file is another now
     "other_computing",  # it was computed in another way: other kernels, another backend or type
     "other_precision",  # it was read with another precision of the KV memory
+    "no_room",  # there is too little room on disk to keep anything
     "not_kept",  # it is not kept any more: cleared or removed
 ]
 """Why something had to be read again that this model has read before in this chat."""
@@ -117,6 +118,10 @@ class KvSchemeInfo:
     reason: str = ""
 
 
+COMPATIBILITY_KERNELS = "compatibility kernels"
+"""What computes where ours could and are not installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What was loaded.
@@ -143,7 +148,7 @@ class ModelInfo:
         compute_path: "fast" is our kernels for the CPU, "torch" our own decoder in torch, "bridge" any
             other model through transformers.
         kernels: What computes: the instruction set of our kernels ("avx2", ...), "torch", or
-            "compatibility kernels" where ours could be used but are not installed.
+            `COMPATIBILITY_KERNELS` where ours could be used but are not installed.
         num_threads: CPU threads of a step.
     """
 

@@ -27,6 +27,8 @@ that holds:
     other_precision the same, stored with another precision; not in place of other_model
     and if there is none
     not_kept        it was cleared, or nobody knows why
+and wherever that would be said
+    no_room         the disk is too small to keep anything
 """
 
 import struct
@@ -49,6 +51,7 @@ def why_reuse_stopped(
     chain_end: ChainEnd,
     was_damaged: bool,
     has_left_out: bool,
+    has_no_room: bool = False,
     other_trails: Callable[[], Iterable[TrailElsewhere]] = tuple,
 ) -> tuple[ReuseStop | None, int | None]:
     """Judge one request, once it is known how much of its prompt was reused.
@@ -62,6 +65,7 @@ def why_reuse_stopped(
         chain_end: Why the cache had no more.
         was_damaged: Whether something that was found could not be loaded.
         has_left_out: Whether the chat's oldest messages are not among `messages`.
+        has_no_room: Whether the disk is too small to keep anything.
         other_trails: Gives the chat's trails of other models, precisions and ways to compute; called
             when nothing else is the reason.
 
@@ -84,6 +88,8 @@ def why_reuse_stopped(
         reason, index = view.text_reason() or ("not_kept", index)
         if reason in ("not_kept", "other_model"):
             reason = _elsewhere(view, other_trails(), reason)
+    if reason == "not_kept" and has_no_room:
+        reason = "no_room"
     return reason, view.number(index)
 
 

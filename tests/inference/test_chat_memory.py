@@ -385,6 +385,18 @@ def test_damaged_file_of_which_only_a_part_is_wanted_is_told(cache: str, fault: 
     engine.close()
 
 
+def test_disk_that_is_too_small_for_anything_is_the_reason_after_a_restart(cache: str) -> None:
+    talk = Talk("chat")
+    for reason in (None, "no_room"):
+        loaded = make_loaded(context_tokens=2048)
+        engine = make_engine(loaded, cache_dir=cache, disk_cache_bytes=1000)
+        assert "too small for any" in engine.stats().disk_problem
+        talk.say(engine, LONG)
+        assert (talk.metrics.reuse_stop, talk.metrics.reused_tokens) == (reason, 0)
+        engine.close()
+    assert files(cache) == []
+
+
 # --- forgetting -------------------------------------------------------------------------------
 
 

@@ -6,7 +6,13 @@ from inference.kv_cache.block import ROOT_KEY, BlockHash
 from inference.kv_cache.disk.files import remove_file
 from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.index import Entry, PieceIndex
-from inference.kv_cache.disk.store import DiskStore, clear_all, used_bytes
+from inference.kv_cache.disk.store import (
+    LITTLE_ROOM,
+    NO_ROOM,
+    DiskStore,
+    clear_all,
+    used_bytes,
+)
 from inference.kv_cache.tiers import Piece
 from tests.inference.disk_stores import (
     NAMESPACE,
@@ -25,7 +31,7 @@ from tests.inference.disk_stores import (
 
 PIECE = header_bytes(P, len(NAMESPACE)) + P * ROW
 CHAT = 4 * P  # tokens
-SMALL = 4 * 20 + 18 + 4 * CHAT  # journal and trail of a chat
+SMALL = 4 * 20 + 18 + 4 * 16 + 4 * CHAT  # journal and trail of a chat
 
 
 def chat(number: int) -> range:
@@ -71,13 +77,29 @@ def test_a_read_counts_as_a_use_from_the_first_block_on(tmp_path):
 
 
 def test_a_chain_longer_than_the_budget_keeps_its_first_blocks(tmp_path):
-    store = make_store(tmp_path, budget=2 * PIECE + 4 * 20 + 18 + 4 * CHAT)
+    store = make_store(tmp_path, budget=2 * PIECE + SMALL)
     # The third block gives way to the trail.
     assert save_chain(store, "chat", chat(1)) == [True, True, True, False]
     assert store.stats().misses == {"over_budget": 1}
     assert num_saved(store, chat(1)) == 2 * P
     assert store.stats().used_bytes == store.stats().budget_bytes
+    assert store.stats().problem == LITTLE_ROOM
+    store.set_budget(4 * PIECE + SMALL)
     assert store.stats().problem == ""
+    assert save_chain(store, "chat", chat(1)) == [True] * 4
+    assert store.stats().problem == ""
+
+
+def test_a_budget_for_less_than_a_block_says_that_nothing_is_kept(tmp_path):
+    store = make_store(tmp_path, budget=PIECE - 1)
+    assert (store.has_no_room, store.stats().problem) == (True, NO_ROOM)
+    assert save_chain(store, "chat", chat(1)) == [False] * 4
+    assert piece_files(tmp_path) == []
+    assert store.stats().problem == NO_ROOM
+    store.set_budget(PIECE)
+    assert (store.has_no_room, store.stats().problem) == (False, "")
+    store.set_budget(0)  # off, as somebody chose
+    assert (store.has_no_room, store.stats().problem) == (False, "")
 
 
 def test_a_write_larger_than_the_budget_removes_nothing(tmp_path):
@@ -132,7 +154,7 @@ def test_a_trail_for_which_there_is_no_room_is_not_written(tmp_path):
     store.save_trail("two", range(100))
     assert store.load_trail("one") == tuple(range(100))
     assert store.load_trail("two") is None
-    assert store.stats().used_bytes == 418
+    assert store.stats().used_bytes == 482
 
 
 def test_a_budget_set_before_opening_counts_then(tmp_path):

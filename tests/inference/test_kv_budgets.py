@@ -71,7 +71,7 @@ def test_ram_that_is_held_counts_as_free(free: dict[str, int]) -> None:
         (100 * GIB, 6 * GIB, 0, 3 * GIB),
         (100 * GIB, 3 * GIB, 3 * GIB, 3 * GIB),  # the same disk once all of that is used
         (100 * GIB, 0, 3 * GIB, 3 * GIB // 2),  # others took the rest: give way, but not all
-        (100 * GIB, 0, 0, 0),
+        (100 * GIB, 0, 0, 1),  # full: the tier says so, as it would not if it were off
     ],
 )
 def test_disk_takes_a_share_of_what_is_there_and_free(

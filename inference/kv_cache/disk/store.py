@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference.kv_cache.block import BlockHash, HashBlock, hash_block
+from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
 from inference.kv_cache.disk.files import read_small, write_file
@@ -28,6 +28,9 @@ __all__ = [
     "forget_conversation",
     "used_bytes",
 ]
+
+NO_ROOM = "The room for chats on disk is too small for any, so they are not kept beyond memory."
+LITTLE_ROOM = "The room for chats on disk is too small for all of a chat, so not all of it is kept."
 
 BURST_SECONDS = 5.0
 """Reads with shorter breaks between them are taken as of one chain, from its first block on."""
@@ -101,6 +104,7 @@ class DiskStore:
         self._writer = Writer(self._root, self._folder_name, clock)
         self._claims = Claims(self._folder, self._shelf, self._reader, self._writer)
         self._is_open = False
+        self._is_short = False  # the last thing to be written was beyond the budget
         self._last_use = float("-inf")  # of what was read last
 
     def open(self) -> None:
@@ -239,6 +243,7 @@ class DiskStore:
     def set_budget(self, budget_bytes: int) -> None:
         """Change the most that all files may have; 0 removes them and turns the tier off."""
         was_on = self.is_on
+        self._is_short = False
         self._shelf.set_budget(budget_bytes)
         if not self._is_open:
             return
@@ -250,8 +255,18 @@ class DiskStore:
     def stats(self) -> DiskStats:
         """How much there is and what went wrong."""
         used, num_pieces, written, misses = self._shelf.counts()
-        budget, problem = self._shelf.budget_bytes, self._writer.problem
-        return DiskStats(used, budget, num_pieces, written, misses, problem)
+        problem = self._writer.problem
+        if not problem and self.has_no_room:
+            problem = NO_ROOM
+        elif not problem and self._is_short:
+            problem = LITTLE_ROOM
+        return DiskStats(used, self._shelf.budget_bytes, num_pieces, written, misses, problem)
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the budget does not even hold one block."""
+        block = Piece(ROOT_KEY, 0, self._block_size)
+        return self.is_on and self._shelf.budget_bytes < self._reader.file_bytes(block)
 
     @property
     def is_on(self) -> bool:
@@ -278,7 +293,8 @@ class DiskStore:
             return "evicted"
         used = self._claims.used(piece.key, self._clock())
         size = self._reader.file_bytes(piece)
-        if not self._shelf.make_room(size, older_than=used):
+        self._is_short = not self._shelf.make_room(size, older_than=used)
+        if self._is_short:
             return "over_budget"
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
