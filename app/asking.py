@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +24,7 @@ from app.cli import (
     EXIT_OK,
     BadInputError,
     complain,
+    errors_name_options,
     sampling_from,
     write_out,
 )
@@ -39,7 +40,8 @@ from app.settings import Settings, SettingsStore
 from app.starter_model import choose_model, find_starter_model
 from inference.config import EngineConfig
 from inference.errors import EngineError, InvalidRequestError
-from inference.metrics import ModelInfo
+from inference.kernels.library import why_no_kernels
+from inference.metrics import COMPATIBILITY_KERNELS, ModelInfo
 from inference.request import TRYING_INT4, FinishReason, LoadProgress
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ def answer(
         params = sampling_from(options, chat.settings.sampling or settings.sampling)
         engine = _open(opener, model, settings, _kv_dir(options, paths), options)
         cleanup.callback(engine.close)
+        _tell_missing_kernels(engine.info, options.backend)
         history = chat.say(question, system_prompt=options.system)
         info = engine.info
         prompt = chat_prompt(history, settings=chat.settings, general=settings, info=info)
@@ -100,6 +103,14 @@ def answer(
         if options.conversation is not None and code != EXIT_BROKEN_PIPE:
             _tell_disk_problem(engine)
     return code
+
+
+def _tell_missing_kernels(info: ModelInfo, backend: str) -> None:
+    """Say why replies take longer than they need to, unless that was asked for."""
+    why = why_no_kernels() if info.kernels == COMPATIBILITY_KERNELS and backend == "auto" else ""
+    if why:
+        logger.warning("Our kernels are not used: %s", why)
+        complain(f"{COMPATIBILITY_KERNELS}, so replies take longer: {why}")
 
 
 def _wait_for_disk(engine: EngineLike, code: int) -> None:
@@ -144,21 +155,22 @@ def _open(
     options: argparse.Namespace,
 ) -> EngineLike:
     """Open the model; a way of storing that is only set, not asked for, may give way to another."""
-    configure = partial(
-        engine_config,
-        settings,
-        model,
-        kv_dir=kv_dir,
-        num_threads=options.threads,
-        backend=options.backend,
-    )
+    with errors_name_options():
+        config = engine_config(
+            settings,
+            model,
+            kv_dir=kv_dir,
+            kv_scheme=options.kv,
+            num_threads=options.threads,
+            backend=options.backend,
+        )
     try:
-        return opener(model, configure(kv_scheme=options.kv))
+        return opener(model, config)
     except InvalidRequestError as error:
         if options.kv is not None or not is_scheme_refused(error):
             raise
         complain(error.reason)
-    return opener(model, configure(kv_scheme="auto"))
+    return opener(model, replace(config, kv_scheme="auto"))
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:

@@ -3,7 +3,7 @@
     python -m app ask "question" [--model P] [--conversation NAME] [--json] ...
 
 Exit codes: 0 done, 1 the machine or the model failed, 2 bad input, 130 Ctrl+C, 141 nobody reads
-the output any more. Each failure is one line on stderr, never a traceback.
+the output any more, 143 told to end. Each failure is one line on stderr, never a traceback.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import dataclasses
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +21,12 @@ from app.failures import failure_from
 from app.paths import Paths
 from app.texts import without_controls
 from inference.config import BACKENDS, SamplingParams
-from inference.errors import ComputeError, EngineError, NotEnoughMemoryError
+from inference.errors import (
+    ComputeError,
+    EngineError,
+    InvalidRequestError,
+    NotEnoughMemoryError,
+)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -125,14 +130,44 @@ def _check_text(what: str, text: str) -> None:
         raise BadInputError(f"{what} is not UTF-8 text") from error
 
 
+# What the engine calls the values of options.
+_FIELDS = {
+    "max_tokens": "--max-tokens",
+    "num_threads": "--threads",
+    "seed": "--seed",
+    "temperature": "--temperature",
+}
+
+
+@contextlib.contextmanager
+def errors_name_options() -> Iterator[None]:
+    """Errors about values of options name these as they were typed.
+
+    Raises:
+        InvalidRequestError: As it was raised inside, of an option if it was of one's value.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        option = _FIELDS.get(error.field)
+        if option is None:
+            raise
+        raise InvalidRequestError(option, error.reason, hint=error.hint) from error
+
+
 def sampling_from(options: argparse.Namespace, base: SamplingParams) -> SamplingParams:
-    """The general sampling with what the command line sets; checked on construction."""
+    """The general sampling with what the command line sets.
+
+    Raises:
+        InvalidRequestError: A value is out of range; names the option.
+    """
     given = {
         name: value
         for name in ("max_tokens", "temperature", "seed")
         if (value := getattr(options, name)) is not None
     }
-    return dataclasses.replace(base, **given)
+    with errors_name_options():
+        return dataclasses.replace(base, **given)
 
 
 def read_question(question: str) -> str:

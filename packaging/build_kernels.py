@@ -55,6 +55,18 @@ MSVC_COMMON = ["/nologo", "/std:c++17", "/O2", "/EHsc", "/MD", "/fp:precise"]
 
 # What the last failure was; until a source changes it is not tried again.
 FAILURE = Path("build", "kernels", "failure.txt")
+# Which library could be loaded: as long as it is that file, it is not tried again.
+LOADED = Path("build", "kernels", "loaded.txt")
+
+# In a process of its own, which a damaged library may end. Says what is wrong, if anything is.
+TRY_TO_LOAD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from inference.kernels.library import open_library
+found = open_library(Path(sys.argv[2]))
+sys.exit(found if isinstance(found, str) else 0)
+"""
 
 
 class BuildError(Exception):
@@ -70,7 +82,10 @@ def find_compiler() -> list[str] | None:
 
 
 def ensure_built(root: Path, say: Callable[[str], None]) -> None:
-    """Compile if a source is newer than the library. What goes wrong is said once, never raised."""
+    """Compile if a source is newer than the library, or if that cannot be loaded.
+
+    What goes wrong is said once, never raised.
+    """
     compiler = find_compiler()
     if compiler is None or is_current(root):
         return
@@ -79,6 +94,9 @@ def ensure_built(root: Path, say: Callable[[str], None]) -> None:
     try:
         failure.unlink(missing_ok=True)
         build(root, compiler)
+        problem = why_not_loaded(root)
+        if problem:
+            raise BuildError(f"The library was built and cannot be used: {problem}")
     except (BuildError, OSError) as error:
         say(f"That failed; Quire will compute with torch alone. The details are in {failure}.")
         with contextlib.suppress(OSError):
@@ -87,10 +105,34 @@ def ensure_built(root: Path, say: Callable[[str], None]) -> None:
 
 
 def is_current(root: Path) -> bool:
-    """Whether the library, or the note that it cannot be built, is newer than all sources."""
-    made = [path.stat().st_mtime for path in (root / LIBRARY, root / FAILURE) if path.exists()]
+    """Whether the library is newer than all sources and sound, or known not to be built from them."""
     sources = [*(root / SOURCES).iterdir(), Path(__file__)]
-    return bool(made) and max(made) > max(path.stat().st_mtime for path in sources)
+    newest = max(path.stat().st_mtime for path in sources)
+    failure, library = root / FAILURE, root / LIBRARY
+    if failure.exists() and failure.stat().st_mtime > newest:
+        return True
+    if not library.exists() or library.stat().st_mtime <= newest:
+        return False
+    return not why_not_loaded(root)
+
+
+def why_not_loaded(root: Path) -> str:
+    """What is wrong with the library, as the program will find it; empty if nothing is."""
+    library, loaded = root / LIBRARY, root / LOADED
+    try:
+        status = library.stat()
+        stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        if loaded.exists() and loaded.read_text(encoding="utf-8") == stamp:
+            return ""
+        command = [sys.executable, "-c", TRY_TO_LOAD, str(root), str(library)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            return done.stderr.strip() or f"loading it ended a program with {done.returncode}"
+        loaded.parent.mkdir(parents=True, exist_ok=True)
+        loaded.write_text(stamp, encoding="utf-8")
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def build(root: Path, compiler: Sequence[str], is_sanitized: bool = False) -> Path:

@@ -37,6 +37,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{fake}'")
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log.txt"))
     monkeypatch.setattr(build_kernels, "__file__", str(sources / "team.h"))
+    # What the fake makes is empty, and is told from what is no library by that.
+    monkeypatch.setattr(
+        build_kernels, "TRY_TO_LOAD", "import sys; sys.exit(open(sys.argv[2]).read() or 0)"
+    )
     return folder
 
 
@@ -76,6 +80,69 @@ def test_ensure_built_after_a_header_changed_compiles_everything(root):
     touch_later(root / build_kernels.SOURCES / "team.h")
     build_kernels.ensure_built(root, Said())
     assert len(calls(root)) == 8
+
+
+def test_ensure_built_makes_a_library_anew_that_cannot_be_loaded(root):
+    build_kernels.ensure_built(root, Said())
+    count = len(calls(root))
+    library = root / build_kernels.LIBRARY
+    library.write_text("garbage")
+    touch_later(library)
+    said = Said()
+    build_kernels.ensure_built(root, said)
+    assert (library.read_text(), len(said)) == ("", 1)
+    assert len(calls(root)) == count + 1  # it was linked; nothing was to be compiled
+    build_kernels.ensure_built(root, said)
+    assert (len(calls(root)), len(said)) == (count + 1, 1)
+
+
+def test_library_that_could_be_loaded_is_not_tried_again(root, monkeypatch):
+    build_kernels.ensure_built(root, Said())
+    monkeypatch.setattr(build_kernels, "TRY_TO_LOAD", "raise SystemExit('tried')")
+    assert build_kernels.why_not_loaded(root) == ""
+    touch_later(root / build_kernels.LIBRARY)
+    assert build_kernels.why_not_loaded(root) == "tried"
+
+
+def test_library_that_is_built_and_cannot_be_loaded_is_said_and_not_built_again(root, monkeypatch):
+    monkeypatch.setattr(build_kernels, "TRY_TO_LOAD", "raise SystemExit('no such processor')")
+    said = Said()
+    build_kernels.ensure_built(root, said)
+    assert "torch alone" in said[-1]
+    assert "no such processor" in (root / build_kernels.FAILURE).read_text()
+    count = len(calls(root))
+    build_kernels.ensure_built(root, said)
+    assert (len(calls(root)), len(said)) == (count, 2)
+
+
+def test_damaged_library_that_ends_whoever_loads_it_is_told(root, monkeypatch):
+    (root / build_kernels.LIBRARY).write_text("garbage")
+    monkeypatch.setattr(build_kernels, "TRY_TO_LOAD", "import os; os.abort()")
+    assert "ended a program" in build_kernels.why_not_loaded(root)
+    (root / build_kernels.LIBRARY).unlink()
+    assert "No such file" in build_kernels.why_not_loaded(root)
+
+
+@pytest.mark.skipif(not (build_kernels.ROOT / build_kernels.LIBRARY).exists(), reason="not built")
+def test_library_is_loaded_as_the_program_does(tmp_path):
+    package = Path("inference", "kernels")
+    (tmp_path / package).mkdir(parents=True)
+    for name in (
+        "__init__.py",
+        "kernels/__init__.py",
+        "kernels/library.py",
+        "kernels/structures.py",
+    ):
+        source = build_kernels.ROOT / "inference" / name
+        (tmp_path / "inference" / name).write_bytes(source.read_bytes())
+    library = tmp_path / build_kernels.LIBRARY
+    whole = (build_kernels.ROOT / build_kernels.LIBRARY).read_bytes()
+    library.write_bytes(whole)
+    assert build_kernels.why_not_loaded(tmp_path) == ""
+    library.write_bytes(b"no library")
+    assert "cannot be loaded" in build_kernels.why_not_loaded(tmp_path)
+    library.write_bytes(whole[: len(whole) // 2])
+    assert build_kernels.why_not_loaded(tmp_path) != ""
 
 
 def test_ensure_built_that_fails_says_so_and_is_not_tried_again(root, monkeypatch):

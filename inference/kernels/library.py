@@ -26,6 +26,7 @@ ALIGNMENT = 64  # of packed data, in bytes
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+_AGAIN = "start run.py, or install Quire again"
 LIBRARY_PATH = Path(__file__).with_name(f"quire_kernels{_SUFFIX}")
 
 
@@ -163,7 +164,7 @@ def why_no_kernels() -> str:
 def _load() -> Kernels | str:
     wanted = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if wanted == "off":
-        return f"{ENVIRONMENT_VARIABLE} is off"
+        return f"{ENVIRONMENT_VARIABLE} is off: unset it to use the kernels"
     return open_library(Path(os.environ.get(PATH_VARIABLE, LIBRARY_PATH)), wanted)
 
 
@@ -178,25 +179,25 @@ def open_library(path: Path, isa: str = "") -> Kernels | str:
         The kernels, or why they cannot be used.
     """
     if not path.exists():
-        return "the kernels were not built (there was no C++ compiler when Quire was installed)"
+        return f"the kernels were not built: install a C++ compiler, and then {_AGAIN}"
     if _is_cut(path):
-        return "the kernels' file is damaged: install Quire again"
+        return f"the kernels' file is damaged: {_AGAIN}"
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        return f"the kernels cannot be loaded: {error}"
+        return f"the kernels cannot be loaded ({error}): {_AGAIN}"
     try:
         _declare(library)
     except AttributeError as error:
-        return f"the kernels are of another version: {error}"
+        return f"the kernels are of another version ({error}): {_AGAIN}"
     sizes = tuple(library.qk_struct_bytes(index) for index in range(len(ALL_STRUCTURES)))
     if library.qk_abi_version() != ABI_VERSION or sizes != tuple(
         map(ctypes.sizeof, ALL_STRUCTURES)
     ):
-        return "the kernels are of another version: install Quire again"
+        return f"the kernels are of another version: {_AGAIN}"
     kernels = Kernels(library)
     if isa and not kernels.set_isa(isa):
-        return f"{ENVIRONMENT_VARIABLE} is {isa}, which this processor does not have"
+        return f"{ENVIRONMENT_VARIABLE} is {isa}, which this processor does not have: unset it"
     return kernels
 
 

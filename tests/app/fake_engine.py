@@ -71,6 +71,7 @@ class FakeScript:
         finish_reason: Of replies that come to their end.
         load_stages: Reported one by one while loading.
         load_error: Raised at the end of the load.
+        kernels: What computes.
         request_error: Raised by add_request.
         error_after_tokens: After so many tokens a reply ends with `reply_error`.
         crash_after_tokens: After so many tokens `step` raises RuntimeError.
@@ -99,6 +100,7 @@ class FakeScript:
     reply_error: EngineError = field(default_factory=lambda: EngineError("The device failed."))
     crash_after_tokens: int | None = None
     has_chat_template: bool = True
+    kernels: str = "avx2"
     sleep: Callable[[float], None] = time.sleep
     before_step: Callable[[], None] | None = None
     before_stage: Callable[[str], None] | None = None
@@ -165,6 +167,7 @@ class FakeEngine:
             path=path,
             has_chat_template=script.has_chat_template,
             context_tokens=script.context_tokens,
+            kernels=script.kernels,
         )
 
     @property

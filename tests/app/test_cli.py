@@ -54,7 +54,7 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--temperature", "nan"], "temperature: must be a number from 0 to 100"),
         (["ask", "x", "--temperature", "-1"], "temperature"),
         (["ask", "x", "--temperature", "hot"], "hot"),
-        (["ask", "x", "--max-tokens", "0"], "max_tokens"),
+        (["ask", "x", "--max-tokens", "0"], "quire: --max-tokens: must be a whole number"),
         (["ask", "x", "--seed", "-1"], "seed"),
         (["ask", "x", "--seed", "1.5"], "1.5"),
         (["ask", "x", "--backend", "gpu"], "argument --backend: invalid choice: 'gpu'"),

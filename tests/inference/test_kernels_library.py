@@ -52,13 +52,15 @@ def test_environment_chooses_the_instruction_set(environment):
 
 
 def test_environment_switches_the_kernels_off(environment):
-    assert say(environment | {ENVIRONMENT_VARIABLE: "off"}) == "QUIRE_KERNELS is off"
+    assert say(environment | {ENVIRONMENT_VARIABLE: "off"}) == (
+        "QUIRE_KERNELS is off: unset it to use the kernels"
+    )
 
 
 @needs_kernels
 def test_instruction_set_that_is_not_there_is_the_reason(environment):
     reason = say(environment | {ENVIRONMENT_VARIABLE: "mmx"})
-    assert reason == "QUIRE_KERNELS is mmx, which this processor does not have"
+    assert reason == "QUIRE_KERNELS is mmx, which this processor does not have: unset it"
 
 
 def test_library_that_is_missing_is_the_reason(tmp_path):
