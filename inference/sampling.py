@@ -163,7 +163,10 @@ def _cut(
 def _check_finite(logits: Tensor) -> None:
     low, high = logits.aminmax()  # both are NaN if any logit is
     if not bool(low.isfinite() & high.isfinite()):
-        raise ComputeError("The model computed values that are not numbers.")
+        raise ComputeError(
+            "The model computed values that are not numbers.",
+            hint="Its file may be damaged: download it again, or choose another model.",
+        )
 
 
 class _Penalties:

@@ -6,11 +6,12 @@ from what its configuration says.
 """
 
 import logging
+import math
 from pathlib import Path
 
 import torch
 
-from inference.errors import UnsupportedModelError
+from inference.errors import ModelFileError, UnsupportedModelError
 from inference.model.base import Runner
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
 from inference.model.step import Chunk
@@ -38,11 +39,18 @@ def verify_unless_tested(
         path: Where the model came from, for the error.
 
     Raises:
+        ModelFileError: What the model's own forward gives is of no use.
         UnsupportedModelError: They differ.
     """
     if architecture in TESTED_ARCHITECTURES:
         return
     error = _largest_error(bridge, runner)
+    if math.isnan(error):
+        raise ModelFileError(
+            path,
+            "What it computes are not numbers, or all the same.",
+            hint="It may be damaged: download it again, or choose another model.",
+        )
     logger.info("compared the untested architecture %s: error %.2g", architecture, error)
     if not error <= _TOLERANCE.get(bridge.dtype, 0.1):
         raise UnsupportedModelError(

@@ -1,5 +1,6 @@
 """Transformers models over blocks, against their own eager forward; and what is refused."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from inference.config import KvSchemeName
-from inference.errors import UnsupportedModelError
+from inference.errors import ModelFileError, UnsupportedModelError
 from inference.kv_cache.schemes import LayerGeometry
 from inference.model.bridge import TransformersBridge
 from inference.model.step import Chunk
@@ -207,6 +208,16 @@ def test_untested_architecture_that_differs_is_refused() -> None:
     bridge = TransformersBridge(module, Path("odd"))
     with pytest.raises(UnsupportedModelError, match=r"brand_new.*differently"):
         verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+
+
+def test_untested_architecture_with_weights_that_are_not_numbers_may_be_damaged() -> None:
+    module = make_module("llama")
+    with torch.no_grad():
+        next(module.parameters()).fill_(math.nan)
+    bridge = TransformersBridge(module, Path("bad"))
+    with pytest.raises(ModelFileError, match="not numbers") as raised:
+        verify_unless_tested("brand_new", bridge, make_runner(module), Path("bad"))
+    assert "may be damaged" in raised.value.hint
 
 
 def test_another_model_in_the_process_keeps_its_own_attention() -> None:

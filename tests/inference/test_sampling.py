@@ -410,8 +410,9 @@ def test_sample_logits_that_are_no_numbers_are_an_error_and_not_counted(bad, pla
     damaged = logits.clone()
     damaged[place] = bad
     sampler = Sampler(make_params(**fields), [], 3)
-    with pytest.raises(ComputeError, match="not numbers"):
+    with pytest.raises(ComputeError, match="not numbers") as raised:
         sampler.sample(damaged)
+    assert raised.value.hint.startswith("Its file may be damaged: download it again")
     untouched = Sampler(make_params(**fields), [], 3)
     assert [sampler.sample(logits) for _ in range(5)] == [
         untouched.sample(logits) for _ in range(5)
