@@ -27,10 +27,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from inference.kv_cache.host_copies import find_copies
 from inference.kv_cache.host_memory import HostRegion, runs_of
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory, rotation_of
 from inference.kv_cache.schemes import (
@@ -103,6 +103,7 @@ class KvTensors:
         self.block_bytes = block_size * self.bytes_per_token
         self.spare_slot = num_blocks * block_size if has_spare else None
         num_slots = (num_blocks + has_spare) * block_size
+        self._copies = find_copies(device, self.block_bytes)
         self._touched = bytearray(num_blocks)
         self._touching = threading.Lock()
         self._planes: list[_StoredPlane] = []
@@ -143,9 +144,7 @@ class KvTensors:
         """Copy the first rows of one block into another, in all layers."""
         self.touch([target_block])
         source, target = source_block * self.block_size, target_block * self.block_size
-        for plane in self._planes:
-            rows = plane.as_bytes.narrow(2, source, num_rows)
-            _copy(plane.as_bytes.narrow(2, target, num_rows), rows)
+        self._copies.within(self._rows(target, num_rows), self._rows(source, num_rows))
 
     def export_rows(self, block_id: int, start: int, end: int, out: Tensor | None = None) -> Tensor:
         """Copy rows of a block out.
@@ -163,8 +162,7 @@ class KvTensors:
         size = num_rows * self.bytes_per_token
         payload = torch.empty(size, dtype=torch.uint8) if out is None else out.narrow(0, 0, size)
         first = block_id * self.block_size + start
-        for plane, part in zip(self._planes, self._parts(payload, num_rows), strict=True):
-            _copy(part, plane.as_bytes.narrow(2, first, num_rows))
+        self._copies.to_host(self._parts(payload, num_rows), self._rows(first, num_rows))
         return payload
 
     def import_rows(
@@ -189,8 +187,8 @@ class KvTensors:
         """
         self.touch([block_id])
         first = block_id * self.block_size + start
-        for plane, part in zip(self._planes, self._parts(payload, payload_rows), strict=True):
-            _copy(plane.as_bytes.narrow(2, first, num_rows), part.narrow(2, skip, num_rows))
+        parts = [part.narrow(2, skip, num_rows) for part in self._parts(payload, payload_rows)]
+        self._copies.to_device(self._rows(first, num_rows), parts)
 
     def touch(self, block_ids: Sequence[int]) -> None:
         """Note that these blocks are written to. Any thread."""
@@ -232,6 +230,10 @@ class KvTensors:
             high += 1
         return low, high
 
+    def _rows(self, first_slot: int, num_rows: int) -> list[Tensor]:
+        """The bytes of each plane in a run of slots, (L, R, num_rows, bytes of X)."""
+        return [plane.as_bytes.narrow(2, first_slot, num_rows) for plane in self._planes]
+
     def _parts(self, payload: Tensor, num_rows: int) -> list[Tensor]:
         """The bytes of each plane in a payload, (L, R, num_rows, bytes of X)."""
         parts, used = [], 0
@@ -253,13 +255,3 @@ def _reserve(plane: Plane, num_layers: int, num_slots: int, device: torch.device
         raw = torch.empty(size, dtype=torch.uint8, device=device)
     shape = (num_layers, plane.rows, num_slots, -1)
     return _StoredPlane(raw.view(plane.dtype).view(shape), raw.view(shape), region)
-
-
-def _copy(target: Tensor, source: Tensor) -> None:
-    if target.device.type == source.device.type == "cpu":
-        # numpy copies on this thread alone and without the interpreter lock. torch would start a team
-        # of threads for each thread that calls it, beside those that compute.
-        np.copyto(target.numpy(), source.numpy())
-        return
-    with torch.inference_mode():  # which may write into tensors made with or without it
-        target.copy_(source)
