@@ -11,11 +11,11 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
 BackendName = Literal["auto", "fast", "torch", "bridge"]
-WeightTypeName = Literal["auto", "Q8_0", "Q4_1"]
+WeightTypeName = Literal["auto", "float", "Q8_0", "Q4_1"]
 AttentionName = Literal["auto", "varlen", "flash", "blocks", "reference"]
 
 BACKENDS: tuple[BackendName, ...] = ("auto", "fast", "torch", "bridge")
-WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "Q8_0", "Q4_1")
+WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "float", "Q8_0", "Q4_1")
 ATTENTIONS: tuple[AttentionName, ...] = ("auto", "varlen", "flash", "blocks", "reference")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 MAX_STOP_STRINGS = 16
@@ -46,9 +46,11 @@ class EngineConfig:
         backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
             torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"
             is an order: what cannot be computed so is refused.
-        weights: How our kernels for the CPU keep weights that the file holds as floats: rounded to 8 or
-            5 bits each ("Q8_0", "Q4_1": faster, smaller, a bit worse), or "auto": as they are, unless
-            only rounded ones fit the memory. Rounded weights are kept in `cache_dir`.
+        weights: How weights are kept in memory. "auto": quantised ones as the file has them, where our
+            kernels for the CPU or a CUDA card with bfloat16 compute (there in 4 or 8 bits), floats as
+            they are, unless only rounded ones fit a CPU's memory. "Q8_0", "Q4_1": floats are rounded
+            to 8 or 5 bits each too: faster, smaller, a bit worse; for the CPU they are kept in
+            `cache_dir`. "float": all of `dtype`.
         attention_backend: Of "torch" and "bridge": "varlen" is torch's kernel for CUDA, "flash" the
             package flash-attn, "blocks" runs everywhere, "reference" defines the truth; "auto" takes
             the first of them that can. Another than "auto" is an order: what cannot be is refused.

@@ -121,7 +121,7 @@ def load_parts(
     context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(
         _describe(loaded, path, context_tokens=context_tokens),
-        backend=_describe_backend(model, runner, reason),
+        backend=_describe_backend(model, runner, reason, loaded.placement),
         compute_path=model.path_name,
         kernels=_describe_kernels(model),
         num_threads=num_threads,
@@ -158,11 +158,12 @@ def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:
     return TransformersBridge(loaded.model, path, has_fast_rows=bool(layers))
 
 
-def _describe_backend(model: LanguageModel, runner: Runner, attention: str) -> str:
-    """What computes the model, for people."""
+def _describe_backend(model: LanguageModel, runner: Runner, attention: str, placement: str) -> str:
+    """What computes the model, and which layers are where if they are not all on the device, for people."""
     if model.path_name == "fast":
         return f"Quire's kernels ({model.kernels})"
-    return f"{attention}, CUDA graphs" if isinstance(runner, GraphRunner) else attention
+    graphs = "CUDA graphs" if isinstance(runner, GraphRunner) else ""
+    return ", ".join(part for part in (attention, graphs, placement) if part)
 
 
 def _describe_kernels(model: LanguageModel) -> str:

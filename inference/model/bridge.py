@@ -14,7 +14,7 @@ What cannot work this way is refused when the model is opened, with the reason: 
 goes through all layers and sees what each of them asks for.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import torch
@@ -77,9 +77,9 @@ class TransformersBridge:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
-        device: torch.device = next(self._module.parameters()).device
-        return device
+        """Where the model computes; weights that accelerate keeps on the host are on none meanwhile."""
+        parameters: Iterator[Tensor] = self._module.parameters()
+        return next(each.device for each in parameters if each.device.type != "meta")
 
     @property
     def config_text(self) -> str:

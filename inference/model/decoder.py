@@ -23,7 +23,7 @@ from inference.model.graphs import GraphRunner
 from inference.model.layer_stream import LayerStream
 from inference.model.linear import FastLinear, use_fast_linear
 from inference.model.runner import ModelRunner
-from inference.model.spec import BIAS_OF, LayerSpec, ModelSpec, Role, RopeSpec, WeightKey
+from inference.model.spec import BIAS_OF, ModelSpec, Role, RopeSpec, WeightKey
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 

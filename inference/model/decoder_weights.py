@@ -70,14 +70,22 @@ def read_weight(weights: DecoderWeights, key: WeightKey, dtype: torch.dtype) -> 
     """Unpack one weight: a norm in float32, all else in `dtype`. It shares no memory with the file."""
     source = weights.sources[key]
     name = source.tensor_name
-    rows = weights.file.tensor_data(name).view(source.tensor_shape[0], -1)
-    order = source.rows
-    rows = rows[order.start : order.stop] if isinstance(order, range) else rows[torch.tensor(order)]
     weight = dequantize(
-        rows.reshape(-1),
+        stored_rows(weights, key).reshape(-1),
         weights.file.tensors[name].type_name,
         (source.num_rows, *source.tensor_shape[1:]),
         torch.float32 if key.role.endswith("norm") else dtype,
     )
     weights.file.release(name)
     return weight.add_(1.0) if source.lacks_one else weight
+
+
+def stored_rows(weights: DecoderWeights, key: WeightKey) -> Tensor:
+    """The bytes of one weight's rows as the file has them, in the weight's order: (N, bytes of a row).
+
+    They may share memory with the file, and must not be changed.
+    """
+    source = weights.sources[key]
+    rows = weights.file.tensor_data(source.tensor_name).view(source.tensor_shape[0], -1)
+    order = source.rows
+    return rows[order.start : order.stop] if isinstance(order, range) else rows[torch.tensor(order)]

@@ -4,7 +4,7 @@ Local files only; no code from the folder is run; pickled weights are never open
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,8 +60,18 @@ def load_module(
     device: str,
     dtype: torch.dtype,
     reporter: LoadReporter,
+    max_memory: Mapping[int | str, int] | None = None,
 ) -> nn.Module:
     """Load the model of a checked folder onto a device.
+
+    Args:
+        folder: Where it is.
+        model_type: Of its configuration.
+        device: A torch device.
+        dtype: Type of the weights.
+        reporter: Told how far it is.
+        max_memory: If it does not fit: what each device and "cpu" may hold; then accelerate brings
+            the weights that are on the host over when they are needed.
 
     Raises:
         ModelFileError: Weights are missing, or do not fit the configuration.
@@ -84,7 +94,8 @@ def load_module(
                 folder.path,
                 config=config,
                 dtype=dtype,
-                device_map=None if device == "cpu" else {"": device},
+                device_map=_device_map(device, is_split=max_memory is not None),
+                max_memory=None if max_memory is None else dict(max_memory),
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -98,6 +109,12 @@ def load_module(
     module.requires_grad_(False)
     model: nn.Module = module.eval()
     return model
+
+
+def _device_map(device: str, *, is_split: bool) -> str | dict[str, str] | None:
+    if is_split:
+        return "auto"
+    return None if device == "cpu" else {"": device}
 
 
 def context_tokens(module: nn.Module) -> int:

@@ -22,6 +22,7 @@ from inference.model.gguf_models import (
     GgufPlan,
 )
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
+from inference.model.placement import dispatched, place_of, split_module
 from inference.model.progress import LoadReporter
 from inference.model.unpacking import unpacked
 
@@ -45,19 +46,39 @@ def check_weight_types(file: GgufFile) -> None:
 
 
 def load_module(
-    plan: GgufPlan, file: GgufFile, *, device: str, dtype: torch.dtype, reporter: LoadReporter
+    plan: GgufPlan,
+    file: GgufFile,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    reporter: LoadReporter,
+    max_memory: Mapping[int | str, int] | None = None,
 ) -> nn.Module:
     """Make the transformers model with its weights on a device.
 
+    Args:
+        plan: What the file is.
+        file: Open.
+        device: A torch device.
+        dtype: Type of the weights.
+        reporter: Told how far it is.
+        max_memory: If it does not fit: what each device and "cpu" may hold; then accelerate brings
+            the weights that are on the host over when they are needed.
+
     Raises:
         ModelFileError: As `build_module` and `fill_weights`.
+        NotEnoughMemoryError: Not even that is enough.
         UnsupportedModelError: As `fill_weights`.
     """
     reporter.begin("Preparing the model", until=0.5)
     module = build_module(plan, file, dtype)
     reporter.begin("Loading weights", until=1.0)
-    fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
-    return module
+    if max_memory is None:
+        fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter)
+        return module
+    places = split_module(module, max_memory)
+    fill_weights(module, plan, file, device=device, dtype=dtype, reporter=reporter, places=places)
+    return dispatched(module, places)
 
 
 def build_module(plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> nn.Module:
@@ -96,8 +117,18 @@ def fill_weights(
     device: str,
     dtype: torch.dtype,
     reporter: LoadReporter,
+    places: Mapping[str, int | str] | None = None,
 ) -> None:
     """Unpack every tensor into its parameter of `module` and move all to `device`.
+
+    Args:
+        module: Its parameters are on the meta device.
+        plan: What the file is.
+        file: Open.
+        device: Where to.
+        dtype: Type of the weights.
+        reporter: Told how far it is.
+        places: What stays on "cpu" instead, see `split_module`.
 
     Raises:
         ModelFileError: A tensor is missing, has another shape, or has no use.
@@ -114,7 +145,8 @@ def fill_weights(
     total = sum(tensor.num_bytes for tensor in file.tensors.values())
     done = 0
     for name, weight in unpacked(list(shapes), lambda name: _read_weight(name, plan, file, dtype)):
-        _assign(module, name, weight.to(device))
+        is_on_host = places is not None and place_of(name, places) == "cpu"
+        _assign(module, name, weight if is_on_host else weight.to(device))
         tensor = file.tensors[plan.source(name).tensor_name]
         file.release(tensor.name)
         done += tensor.num_bytes

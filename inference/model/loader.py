@@ -51,6 +51,7 @@ class LoadedModel:
         weights_bytes: Memory of the weights.
         model_context_tokens: What the model was made for.
         fingerprint: Names weights and compute type; the same in every process.
+        placement: Which layers are where, for people; empty if all are on the device.
     """
 
     model: "nn.Module | LanguageModel"
@@ -63,6 +64,7 @@ class LoadedModel:
     weights_bytes: int
     model_context_tokens: int
     fingerprint: bytes
+    placement: str = ""
 
     @property
     def module(self) -> nn.Module:
@@ -95,7 +97,7 @@ def load_model(
         dtype: Type of weights and activations; "auto" chooses for device and free memory.
         backend: What is to compute it; see `EngineConfig`.
         num_threads: CPU threads of a step, where our kernels compute.
-        weights: How floats are kept; see `EngineConfig`.
+        weights: How weights are kept; see `EngineConfig`.
         cache_dir: Where weights that were rounded at load are kept; None for nowhere.
         on_progress: Called in this thread with fractions that never fall, the last one 1.0.
 
@@ -139,8 +141,13 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
             num_parameters=num_parameters,
             fingerprint=file.fingerprint(),
             describe=lambda: describe_gguf(plan, file),
-            make_module=lambda dtype, reporter: gguf_loading.load_module(
-                plan, file, device=wish.device, dtype=dtype, reporter=reporter
+            make_module=lambda dtype, reporter, max_memory: gguf_loading.load_module(
+                plan,
+                file,
+                device=wish.device,
+                dtype=dtype,
+                reporter=reporter,
+                max_memory=max_memory,
             ),
         )
         made = make_model(source, wish, reporter)
@@ -155,6 +162,7 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
             weights_bytes=made.weights_bytes,
             model_context_tokens=int(str(plan.config["max_position_embeddings"])),
             fingerprint=source.fingerprint + made.arithmetic.encode(),
+            placement=made.placement,
         )
 
 
@@ -172,8 +180,13 @@ def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
             num_parameters=folder.num_parameters,
             fingerprint=folder.fingerprint(),
             describe=lambda: describe_folder(config, file),
-            make_module=lambda dtype, reporter: folder_loading.load_module(
-                folder, model_type, device=wish.device, dtype=dtype, reporter=reporter
+            make_module=lambda dtype, reporter, max_memory: folder_loading.load_module(
+                folder,
+                model_type,
+                device=wish.device,
+                dtype=dtype,
+                reporter=reporter,
+                max_memory=max_memory,
             ),
         )
         made = make_model(source, wish, reporter)
@@ -193,6 +206,7 @@ def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         weights_bytes=made.weights_bytes,
         model_context_tokens=context_tokens,
         fingerprint=source.fingerprint + made.arithmetic.encode(),
+        placement=made.placement,
     )
 
 

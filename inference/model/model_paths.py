@@ -6,7 +6,7 @@ bridge    transformers' model, for what no `ModelSpec` describes
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +14,20 @@ import torch
 from torch import nn
 
 from inference.config import BackendName, DtypeName, WeightTypeName
-from inference.errors import UnsupportedModelError
+from inference.errors import NotEnoughMemoryError, UnsupportedModelError
 from inference.kernels.library import load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
-from inference.model.memory import choose_dtype
+from inference.model.gpu_weights import load_weights
+from inference.model.int4_product import Int4Product, find_int4
+from inference.model.memory import choose_dtype, weights_bytes
 from inference.model.native_model import NativeModel
 from inference.model.native_weights import WeightWish, load_native_weights
+from inference.model.placement import Room, describe_module, describe_placement, layers_on_host
 from inference.model.progress import LoadReporter
 from inference.model.spec import ModelSpec, UnsupportedSpecError
+from inference.model.weight_plan import WeightPlan, plan_weights
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ class Wish:
         dtype: Type of weights and activations.
         backend: What is to compute.
         num_threads: CPU threads of a step, where our kernels compute.
-        weights: How floats are to be kept, where our kernels compute; see `EngineConfig`.
+        weights: How weights are to be kept; see `EngineConfig`.
         cache_dir: Where rounded weights are kept; None for nowhere.
     """
 
@@ -59,14 +63,15 @@ class ModelSource:
         fingerprint: Names weights and configuration.
         describe: Gives its weights for our decoder. Raises `UnsupportedSpecError` for what only the
             bridge may run.
-        make_module: Makes transformers' model of a type on a device, with its weights.
+        make_module: Makes transformers' model of a type on a device, with its weights; on device and
+            host if it is given what each of them may hold, see `Room.max_memory`.
     """
 
     path: Path
     num_parameters: int
     fingerprint: bytes
     describe: Callable[[], DecoderWeights]
-    make_module: Callable[[torch.dtype, LoadReporter], nn.Module]
+    make_module: Callable[[torch.dtype, LoadReporter, Mapping[int | str, int] | None], nn.Module]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class MadeModel:
         weights_bytes: Memory of the weights.
         arithmetic: Names what keys and values depend on beside weights and text.
         rounded_to: Type that floats were rounded to at load; empty if they were not.
+        placement: Which layers are where, for people; empty if all are on the device.
     """
 
     model: nn.Module | LanguageModel
@@ -88,6 +94,7 @@ class MadeModel:
     weights_bytes: int
     arithmetic: str
     rounded_to: str = ""
+    placement: str = ""
 
 
 def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeModel:
@@ -101,21 +108,23 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
     weights = _describe(source, wish)
     if weights is not None and _is_fast(source.path, wish):
         return _make_native(weights, source.fingerprint, wish, reporter)
-    if wish.weights != "auto":
+    # Elsewhere the type does not depend on the size, and what fits is found out from the plan.
+    is_on_cpu = torch.device(wish.device).type == "cpu"
+    dtype = choose_dtype(wish.dtype, wish.device, source.num_parameters if is_on_cpu else 0)
+    must_round = wish.weights not in ("auto", "float")
+    if weights is not None:
+        plan = plan_weights(weights, dtype, _int4_product(wish), wish.weights)
+        if not (must_round and plan.is_plain):
+            return _make_decoder(plan, wish, reporter)
+    if must_round:
         raise _cannot_round(source.path, wish)
-    dtype = choose_dtype(wish.dtype, wish.device, source.num_parameters)
-    if weights is None:
-        return _make_module(source, dtype, reporter)
-    reporter.begin("Loading weights", until=1.0)
-    tensors = read_weights(weights, device=wish.device, dtype=dtype, reporter=reporter)
-    num_parameters = weights.num_parameters
-    return MadeModel(
-        model=TorchDecoder(weights.spec, tensors),
-        spec=weights.spec,
-        num_parameters=num_parameters,
-        weights_bytes=num_parameters * dtype.itemsize,
-        arithmetic=str(dtype),
-    )
+    return _make_module(source, wish.device, dtype, reporter)
+
+
+def _int4_product(wish: Wish) -> Int4Product | None:
+    """The product with packed weights; on the CPU that is for our kernels, and torch computes in floats."""
+    device = torch.device(wish.device)
+    return None if device.type == "cpu" else find_int4(device)
 
 
 def _describe(source: ModelSource, wish: Wish) -> DecoderWeights | None:
@@ -154,6 +163,8 @@ def _is_fast(path: Path, wish: Wish) -> bool:
 def _why_not_fast(wish: Wish) -> str:
     if torch.device(wish.device).type != "cpu":
         return f"the kernels are for the CPU, not for {wish.device}"
+    if wish.weights == "float":
+        return "the kernels compute with weights as the file has them, not with floats"
     if wish.dtype not in ("auto", "float32"):
         return f"the kernels compute in float32, not in {wish.dtype}"
     return why_no_kernels()
@@ -163,7 +174,8 @@ def _cannot_round(path: Path, wish: Wish) -> UnsupportedModelError:
     reason = _why_not_fast(wish) or "another way is needed or was chosen"
     return UnsupportedModelError(
         path,
-        f"Only the backend 'fast' keeps weights as {wish.weights}, and it cannot compute here: {reason}.",
+        f"Only the backend 'fast' keeps weights as {wish.weights}, or a CUDA card that computes in "
+        f"bfloat16, and neither can compute here: {reason}.",
         hint="Choose auto for the weights.",
     )
 
@@ -190,8 +202,52 @@ def _make_native(
     )
 
 
-def _make_module(source: ModelSource, dtype: torch.dtype, reporter: LoadReporter) -> MadeModel:
-    module = source.make_module(dtype, reporter)
+def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeModel:
+    """Our decoder in torch, its weights packed where that is possible and on the host where they must be.
+
+    Raises:
+        NotEnoughMemoryError: They do not fit.
+    """
+    layer_bytes = plan.layer_bytes
+    on_host = layers_on_host(Room.on(wish.device), plan.shared_bytes, layer_bytes)
+    reporter.begin("Loading weights", until=1.0)
+    weights, buffers_bytes = plan.weights, 0
+    if plan.is_plain and not on_host:
+        tensors = read_weights(weights, device=wish.device, dtype=plan.dtype, reporter=reporter)
+        model = TorchDecoder(weights.spec, tensors)
+    else:
+        device = torch.device(wish.device)
+        placed = load_weights(
+            plan, device, on_host, num_threads=wish.num_threads, reporter=reporter
+        )
+        buffers_bytes = placed.stream.num_bytes if placed.stream is not None else 0
+        model = TorchDecoder(
+            weights.spec, placed.vectors, linears=placed.linears, stream=placed.stream
+        )
+    return MadeModel(
+        model=model,
+        spec=weights.spec,
+        num_parameters=weights.num_parameters,
+        weights_bytes=plan.shared_bytes + sum(layer_bytes) + buffers_bytes,
+        arithmetic=plan.arithmetic,
+        rounded_to=plan.rounded_to,
+        placement=describe_placement(len(on_host), len(layer_bytes), wish.device),
+    )
+
+
+def _make_module(
+    source: ModelSource, device: str, dtype: torch.dtype, reporter: LoadReporter
+) -> MadeModel:
+    """The model of transformers, on device and host if it must.
+
+    Raises:
+        NotEnoughMemoryError: It does not fit.
+    """
+    room, needed = Room.on(device), weights_bytes(source.num_parameters, dtype)
+    is_split = needed > room.whole_bytes
+    if is_split and needed > room.split_bytes + room.host_bytes:
+        raise NotEnoughMemoryError(needed, room.free)
+    module = source.make_module(dtype, reporter, room.max_memory if is_split else None)
     parameters = list(module.parameters())  # a tied weight is listed once
     return MadeModel(
         model=module,
@@ -199,4 +255,5 @@ def _make_module(source: ModelSource, dtype: torch.dtype, reporter: LoadReporter
         num_parameters=sum(parameter.numel() for parameter in parameters),
         weights_bytes=sum(parameter.nbytes for parameter in parameters),
         arithmetic=str(dtype),
+        placement=describe_module(module, device) if is_split else "",
     )

@@ -4,7 +4,7 @@ Floats are rounded if that is wished for; embedding and head keep eight bits eve
 kernels do not know becomes Q8_0. Norms and biases stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,26 +37,33 @@ class QuantisedTensor:
     type_name: str
 
 
-def kernel_types(weights: DecoderWeights, type_name: str = "") -> dict[str, StoredTensor]:
+def kernel_types(
+    weights: DecoderWeights, type_name: str = "", known: Collection[str] | None = None
+) -> dict[str, StoredTensor]:
     """The tensors that a model needs, by name, in the types that the kernels are to have.
 
     Args:
         weights: The model's.
         type_name: To what most matrices of floats are to be rounded; empty leaves them.
+        known: Types that can be computed with; None for those of our kernels for the CPU.
     """
+    if known is None:
+        known = _KNOWN
     tensors: dict[str, StoredTensor] = {}
     for key in weights.stored_keys:
         name = weights.sources[key].tensor_name
         stored = weights.file.tensors[name]
-        tensors[name] = QuantisedTensor(stored.shape, _kernel_type(stored, key.role, type_name))
+        tensors[name] = QuantisedTensor(
+            stored.shape, _kernel_type(stored, key.role, type_name, known)
+        )
     return tensors
 
 
-def _kernel_type(stored: StoredTensor, role: Role, type_name: str) -> str:
+def _kernel_type(stored: StoredTensor, role: Role, type_name: str, known: Collection[str]) -> str:
     if len(stored.shape) != 2:
         return stored.type_name
     has_blocks = stored.shape[1] % BLOCK == 0
-    if stored.type_name not in _KNOWN:
+    if stored.type_name not in known:
         return _BETTER if has_blocks else "F32"
     if not type_name or not has_blocks or stored.type_name not in _FLOATS:
         return stored.type_name

@@ -47,7 +47,7 @@ CHOICES: dict[str, list[Any]] = {
     "dtype": ["auto", "float32", "bfloat16", "float16"],
     "kv_scheme": ["auto", "fp32", "fp16", "bf16", "int8", "int4"],
     "backend": ["auto", "fast", "torch", "bridge"],
-    "weights": ["auto", "Q8_0", "Q4_1"],
+    "weights": ["auto", "float", "Q8_0", "Q4_1"],
     "attention_backend": ["auto", "varlen", "flash", "blocks", "reference"],
 }
 

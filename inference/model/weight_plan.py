@@ -1,0 +1,134 @@
+"""How each weight is kept on a device, decided before any is read: in 4 or 8 bits, or as floats. Any thread.
+
+    Q4_0, Q4_1, Q4_K      4 bits, codes and scales from the file's blocks
+    other quantised types, and floats if that is wished for      8 bits (with Q4_1: 4)
+    floats                as they are, in the type that is computed in
+
+The embedding is a table of floats; a tied head that is packed lies beside it. Where the device has no
+product with packed weights, or a matrix does not fit its tiles, all is floats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from inference.config import WeightTypeName
+from inference.formats.codes import CODED_TYPES, FOUR_BIT_TYPES
+from inference.formats.weight_file import StoredTensor
+from inference.model.decoder_weights import DecoderWeights
+from inference.model.gpu_linear import packed_bytes
+from inference.model.int4_product import Int4Product
+from inference.model.quantised_weights import kernel_types
+from inference.model.spec import WeightKey
+
+HEAD, EMBEDDING = WeightKey("head"), WeightKey("embedding")
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+
+
+class MatrixPlan(NamedTuple):
+    """How one matrix is to be kept.
+
+    Attributes:
+        num_bits: 4 or 8; 0 for floats.
+        num_bytes: Memory; 0 if it is another one too.
+    """
+
+    num_bits: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """How all weights are to be kept.
+
+    Attributes:
+        weights: Where they are.
+        dtype: What is computed in.
+        product: Of packed weights; None if none is to be packed.
+        tensors: In the types that are to be packed, by name.
+        matrices: All but the embedding.
+        rounded_to: Type that floats are rounded to; empty if they are not.
+    """
+
+    weights: DecoderWeights
+    dtype: torch.dtype
+    product: Int4Product | None
+    tensors: Mapping[str, StoredTensor]
+    matrices: Mapping[WeightKey, MatrixPlan]
+    rounded_to: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all weights are floats."""
+        return not any(plan.num_bits for plan in self.matrices.values())
+
+    @property
+    def layer_bytes(self) -> list[int]:
+        """Memory of each layer's matrices."""
+        sizes = [0] * self.weights.spec.num_layers
+        for key, plan in self.matrices.items():
+            if key.layer is not None:
+                sizes[key.layer] += plan.num_bytes
+        return sizes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory of all else: embedding, head, and the vectors of all layers."""
+        sources = self.weights.sources
+        vectors = sum(
+            sources[key].num_elements * _type_of(key, self.dtype).itemsize
+            for key in self.weights.stored_keys
+            if key not in self.matrices
+        )
+        return vectors + (self.matrices[HEAD].num_bytes if HEAD in self.matrices else 0)
+
+    @property
+    def arithmetic(self) -> str:
+        """What values depend on: see `MadeModel`."""
+        bits = sorted({plan.num_bits for plan in self.matrices.values() if plan.num_bits})
+        packed = " ".join(f"int{number}" for number in bits)
+        return " ".join(part for part in (str(self.dtype), packed, self.rounded_to) if part)
+
+
+def plan_weights(
+    weights: DecoderWeights,
+    dtype: torch.dtype,
+    product: Int4Product | None,
+    wish: WeightTypeName = "auto",
+) -> WeightPlan:
+    """Decide how each matrix is kept.
+
+    Args:
+        weights: Where they are.
+        dtype: What is computed in.
+        product: The device's with packed weights, if it has one.
+        wish: See `EngineConfig.weights`.
+    """
+    if wish == "float":
+        product = None
+    rounded_to = wish if product is not None and wish != "auto" else ""
+    tensors = kernel_types(weights, rounded_to, _FLOATS | CODED_TYPES)
+    keys = [key for key in weights.matrix_keys if key != EMBEDDING]
+    matrices = {}
+    for key in [*keys, HEAD] if weights.spec.is_head_tied else keys:
+        source = weights.sources[key]
+        kind = tensors[source.tensor_name].type_name
+        N, K = source.num_rows, source.tensor_shape[1]
+        if product is not None and kind in CODED_TYPES and product.can_take(N, K, dtype):
+            num_bits = 4 if kind in FOUR_BIT_TYPES else 8
+            matrices[key] = MatrixPlan(num_bits, packed_bytes(num_bits, N, K, dtype))
+        else:
+            is_alias = key == HEAD and weights.spec.is_head_tied
+            matrices[key] = MatrixPlan(0, 0 if is_alias else N * K * dtype.itemsize)
+    is_rounded = any(
+        matrix.num_bits
+        and weights.file.tensors[weights.sources[key].tensor_name].type_name in _FLOATS
+        for key, matrix in matrices.items()
+    )
+    return WeightPlan(weights, dtype, product, tensors, matrices, rounded_to if is_rounded else "")
+
+
+def _type_of(key: WeightKey, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if key.role.endswith("norm") else dtype

@@ -1,0 +1,343 @@
+"""Weights that stay packed or on the host, in whole models: by the CPU's operators, against plain ones."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import pytest
+import torch
+from torch import Tensor
+
+from inference.config import EngineConfig
+from inference.engine import Engine
+from inference.errors import NotEnoughMemoryError, UnsupportedModelError
+from inference.formats.gguf import GgufFile
+from inference.model import gpu_weights, model_paths, placement
+from inference.model.decoder import TorchDecoder
+from inference.model.decoder_weights import DecoderWeights, read_weights
+from inference.model.gguf_decoder import describe_gguf
+from inference.model.gguf_models import plan_model
+from inference.model.gpu_linear import PackedLinear
+from inference.model.gpu_weights import load_weights
+from inference.model.int4_product import CpuInt4
+from inference.model.loader import load_model
+from inference.model.placement import Room
+from inference.model.spec import WeightKey
+from inference.model.weight_plan import WeightPlan, plan_weights
+from tests.inference.gguf_files import write_twin
+from tests.inference.gguf_twins import remake, wide_config
+from tests.inference.loaded_models import logits_of
+from tests.inference.model_folders import write_folder
+from tests.inference.tiny_models import make_runner, make_tokens, run_chunked
+
+CPU = torch.device("cpu")
+TOKENS = make_tokens(30)
+NONE: frozenset[int] = frozenset()
+NUM_LAYERS = 4
+
+
+def make_twin(folder: Path, quantization: str, **changes: object) -> Path:
+    values = {"num_hidden_layers": NUM_LAYERS, "vocab_size": 272, **changes}
+    module = remake(wide_config(**values))
+    return write_twin(module, folder / "twin.gguf", quantization=quantization)
+
+
+def weights_in(file: GgufFile) -> DecoderWeights:
+    return describe_gguf(plan_model(file), file)
+
+
+def decoder_of(plan: WeightPlan, on_host: frozenset[int] = NONE) -> TorchDecoder:
+    placed = load_weights(plan, CPU, on_host, num_threads=2)
+    return TorchDecoder(
+        plan.weights.spec, placed.vectors, linears=placed.linears, stream=placed.stream
+    )
+
+
+def plain_logits(weights: DecoderWeights, dtype: torch.dtype) -> Tensor:
+    decoder = TorchDecoder(weights.spec, read_weights(weights, dtype=dtype))
+    return logits_of(decoder, TOKENS, chunk_tokens=7)
+
+
+def bits_of(plan: WeightPlan) -> dict[int, int]:
+    bits = [matrix.num_bits for matrix in plan.matrices.values()]
+    return {number: bits.count(number) for number in sorted(set(bits))}
+
+
+# --- what is packed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quantization", "num_bits"),
+    [("Q4_0", 4), ("Q4_1", 4), ("Q5_0", 8), ("Q5_1", 8), ("Q8_0", 8)],
+)
+def test_packed_weights_give_logits_of_the_file(
+    tmp_path: Path, quantization: str, num_bits: int
+) -> None:
+    path = make_twin(tmp_path, quantization, attention_bias=True, mlp_bias=True)
+    with GgufFile.read(path) as file:
+        weights = weights_in(file)
+        plan = plan_weights(weights, torch.float32, CpuInt4())
+        assert bits_of(plan) == {num_bits: 7 * NUM_LAYERS + 1}
+        expected = plain_logits(weights, torch.float32)
+        actual = logits_of(decoder_of(plan), TOKENS, chunk_tokens=7)
+        torch.testing.assert_close(actual, expected, atol=2e-3, rtol=1e-4)
+        half = logits_of(
+            decoder_of(plan_weights(weights, torch.bfloat16, CpuInt4())), TOKENS, chunk_tokens=7
+        )
+        # As far as the type that is computed in allows.
+        error = (half - expected).norm() / expected.norm()
+        plain_error = (plain_logits(weights, torch.bfloat16) - expected).norm() / expected.norm()
+        assert error < 2 * plain_error
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_1"])
+def test_floats_are_rounded_if_that_is_wished_for(tmp_path: Path, type_name: Any) -> None:
+    path = make_twin(tmp_path, "F16")
+    with GgufFile.read(path) as file:
+        weights = weights_in(file)
+        expected = plain_logits(weights, torch.float32)
+        kept = plan_weights(weights, torch.float32, CpuInt4())
+        assert kept.is_plain
+        plan = plan_weights(weights, torch.float32, CpuInt4(), type_name)
+        assert (kept.rounded_to, plan.rounded_to) == ("", type_name)
+        layers = 7 * NUM_LAYERS
+        # The head keeps 8 bits even then.
+        assert bits_of(plan) == ({8: layers + 1} if type_name == "Q8_0" else {4: layers, 8: 1})
+        assert kept.arithmetic != plan.arithmetic
+        error = (logits_of(decoder_of(plan), TOKENS) - expected).norm() / expected.norm()
+        assert 1e-4 < error < {"Q8_0": 0.04, "Q4_1": 0.25}[type_name]
+
+
+def test_type_without_a_product_of_its_own_gets_8_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.model.weight_plan.CODED_TYPES", frozenset({"Q8_0"}))
+    path = make_twin(tmp_path, "Q5_1")  # as if it were Q6_K, which the writer cannot make
+    with GgufFile.read(path) as file:
+        weights = weights_in(file)
+        plan = plan_weights(weights, torch.float32, CpuInt4())
+        assert bits_of(plan) == {8: 7 * NUM_LAYERS + 1}
+        assert plan.rounded_to == ""  # it had no floats
+        expected = plain_logits(weights, torch.float32)
+        error = (logits_of(decoder_of(plan), TOKENS) - expected).norm() / expected.norm()
+        assert error < 0.04
+
+
+def test_matrices_that_fit_no_tile_are_floats(tmp_path: Path) -> None:
+    path = make_twin(tmp_path, "Q4_0", vocab_size=260)
+    with GgufFile.read(path) as file:
+        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
+        assert bits_of(plan) == {0: 1, 4: 7 * NUM_LAYERS}
+        assert plan.matrices[WeightKey("head")].num_bits == 0
+        expected = plain_logits(plan.weights, torch.float32)
+        actual = logits_of(decoder_of(plan), TOKENS)
+        torch.testing.assert_close(actual, expected, atol=2e-3, rtol=1e-4)
+
+
+def test_float_unpacks_all(tmp_path: Path) -> None:
+    with GgufFile.read(make_twin(tmp_path, "Q4_0")) as file:
+        plan = plan_weights(weights_in(file), torch.float32, CpuInt4(), "float")
+        assert plan.is_plain
+        assert plan.arithmetic == "torch.float32"
+        assert plan_weights(weights_in(file), torch.float32, None).is_plain
+
+
+@pytest.mark.parametrize("quantization", ["Q4_1", "Q8_0", "F32"])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_planned_bytes_are_those_of_the_tensors(
+    tmp_path: Path, quantization: str, is_tied: bool
+) -> None:
+    path = make_twin(tmp_path, quantization, tie_word_embeddings=is_tied)
+    with GgufFile.read(path) as file:
+        plan = plan_weights(weights_in(file), torch.bfloat16, CpuInt4())
+        placed = load_weights(plan, CPU, NONE, num_threads=1)
+        addresses: dict[int, int] = {}
+        for linear in placed.linears.values():
+            for tensor in tensors_of(linear):
+                addresses[tensor.data_ptr()] = tensor.nbytes
+        for tensor in placed.vectors.values():
+            addresses[tensor.data_ptr()] = tensor.nbytes
+        assert sum(addresses.values()) == plan.shared_bytes + sum(plan.layer_bytes)
+        expected = plain_logits(plan.weights, torch.bfloat16)
+        actual = logits_of(decoder_of(plan), TOKENS, chunk_tokens=7)
+        assert (actual - expected).norm() < 0.05 * expected.norm()
+
+
+def tensors_of(linear: Any) -> list[Tensor]:
+    if isinstance(linear, PackedLinear):
+        return [tensor for part in linear._parts for tensor in part]
+    return [linear.weight]
+
+
+def test_large_matrix_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with GgufFile.read(make_twin(tmp_path, "Q4_1")) as file:
+        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
+        whole = logits_of(decoder_of(plan), TOKENS)
+        monkeypatch.setattr(gpu_weights, "_SLICE_ELEMENTS", 1)  # 64 rows at a time
+        assert torch.equal(logits_of(decoder_of(plan), TOKENS), whole)
+
+
+# --- layers on the host -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_host", [{3}, {2, 3}, {1, 2, 3}, {0, 1, 2, 3}])
+@pytest.mark.parametrize("quantization", ["Q4_1", "Q8_0", "F32"])
+def test_layers_on_the_host_give_the_same_bits(
+    tmp_path: Path, quantization: str, on_host: set[int]
+) -> None:
+    path = make_twin(tmp_path, quantization, attention_bias=True, tie_word_embeddings=True)
+    with GgufFile.read(path) as file:
+        plan = plan_weights(weights_in(file), torch.bfloat16, CpuInt4())
+        here = decoder_of(plan)
+        there = decoder_of(plan, frozenset(on_host))
+    assert not here.has_streamed_layers
+    assert there.has_streamed_layers
+    for chunk_tokens in (30, 7, 1):
+        expected = logits_of(here, TOKENS, chunk_tokens=chunk_tokens)
+        assert torch.equal(logits_of(there, TOKENS, chunk_tokens=chunk_tokens), expected)
+
+
+def small_room(monkeypatch: pytest.MonkeyPatch, device_bytes: int, host_bytes: int) -> None:
+    def on(device: str) -> Room:
+        return Room(device, device_bytes, device_bytes, host_bytes, device_bytes)
+
+    monkeypatch.setattr(placement.Room, "on", on)
+    monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
+
+
+def test_model_that_does_not_fit_is_split_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_twin(tmp_path, "Q4_1")
+    with GgufFile.read(path) as file:
+        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
+    layer = plan.layer_bytes[0]
+    small_room(monkeypatch, plan.shared_bytes + 4 * layer - 1, 10 * layer)
+    engine = Engine.load(path, EngineConfig(device="cpu", backend="torch"))
+    info = engine.info
+    ids = [
+        token
+        for out in engine.generate(conversation_id="a", prompt_token_ids=TOKENS)
+        for token in out.token_ids
+    ][:8]
+    engine.close()
+    assert info.backend == "blocks (CPU), 1 of 4 layers on cpu, 3 in RAM"
+    assert info.weights_bytes >= plan.shared_bytes + 4 * layer + 2 * layer
+    assert ids
+
+
+def test_model_that_fits_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_twin(tmp_path, "Q4_1")
+    with GgufFile.read(path) as file:
+        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
+    needed = plan.shared_bytes + sum(plan.layer_bytes)
+    layer = plan.layer_bytes[0]
+    for device_bytes, host_bytes in (
+        (plan.shared_bytes + 3 * layer, layer),  # the host cannot hold three layers
+        (plan.shared_bytes, 10 * layer),  # no room for the two that come over
+        (100, 10 * needed),
+    ):
+        small_room(monkeypatch, device_bytes, host_bytes)
+        with pytest.raises(NotEnoughMemoryError) as caught:
+            load_model(path, backend="torch")
+        assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, device_bytes)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_bridge_places_by_accelerate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    module = remake(wide_config(num_hidden_layers=NUM_LAYERS, tie_word_embeddings=True))
+    if kind == "gguf":
+        path = write_twin(module, tmp_path / "twin.gguf")
+    else:
+        path = write_folder(module, tmp_path / "tiny")
+    whole = load_model(path, backend="bridge")
+    room = Room("cpu", 0, 0, 2**30, 2**30)
+    monkeypatch.setattr(placement.Room, "on", lambda _device: room)
+    monkeypatch.setattr(placement.Room, "max_memory", {"cpu": 2**30})
+    split = load_model(path, backend="bridge")
+    if kind == "gguf":
+        assert split.module.hf_device_map == {"": "cpu"}
+        assert split.placement == f"0 of {NUM_LAYERS} layers on cpu, {NUM_LAYERS} in RAM"
+    ids = torch.tensor([TOKENS])
+    with torch.inference_mode():
+        assert torch.equal(split.module(ids).logits, whole.module(ids).logits)
+    small = replace(room, host_bytes=1000)
+    monkeypatch.setattr(placement.Room, "on", lambda _device: small)
+    with pytest.raises(NotEnoughMemoryError):
+        load_model(path, backend="bridge")
+
+
+def test_bridge_computes_where_a_layer_is_brought_over() -> None:
+    module = remake(wide_config(num_hidden_layers=3))
+    expected = run_chunked(make_runner(module), TOKENS, list(range(8)), chunk_tokens=7)
+    accelerate.cpu_offload(module.model.layers[1], execution_device=CPU)
+    assert next(module.model.layers[1].parameters()).device.type == "meta"
+    runner = make_runner(module)
+    assert runner.device == CPU
+    actual = run_chunked(runner, TOKENS, list(range(8)), chunk_tokens=7)
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"": 0}, ""),
+        ({"model.embed_tokens": 0, "model.layers": "cpu"}, "0 of 3 layers on cuda, 3 in RAM"),
+        (
+            {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "cpu",
+             "model.layers.2": "cpu", "model.norm": "cpu"},
+            "1 of 3 layers on cuda, 2 in RAM",
+        ),
+    ],
+)  # fmt: skip
+def test_placement_of_a_module_is_told(places: dict[str, Any], words: str) -> None:
+    module: Any = remake(wide_config(num_hidden_layers=3))
+    module.hf_device_map = places
+    assert placement.describe_module(module, "cuda:0") == words
+
+
+def test_module_that_does_not_even_fit_the_host_is_refused() -> None:
+    module = remake(wide_config())
+    with pytest.raises(NotEnoughMemoryError):
+        placement.split_module(module, {"cpu": 1000})
+    assert placement.split_module(module, {"cpu": 10**9}) == {"": "cpu"}
+
+
+# --- which device may do what -----------------------------------------------------------------
+
+
+def seen_by(monkeypatch: pytest.MonkeyPatch, free: Mapping[str, int]) -> None:
+    monkeypatch.setattr(placement, "free_bytes", lambda device: free[device])
+
+
+def test_only_cuda_leaves_layers_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen_by(monkeypatch, {"cuda": 1000, "cuda:1": 2000, "mps": 1000, "xpu": 1000, "cpu": 10_000})
+    assert Room.on("cuda") == Room("cuda", 900, 700, 7500, 1000)
+    assert Room.on("cuda:1").max_memory == {1: 1400, "cpu": 7500}
+    for device in ("mps", "xpu", "cpu"):
+        room = Room.on(device)
+        assert (room.split_bytes, room.host_bytes) == (0, 0)
+
+
+def test_packing_on_a_cpu_is_left_to_the_kernels(tmp_path: Path) -> None:
+    path = make_twin(tmp_path, "Q4_0")
+    model = load_model(path, backend="torch").model
+    assert isinstance(model, TorchDecoder)
+    assert not isinstance(model._head, PackedLinear)
+    plain = load_model(path, backend="auto", weights="float").model
+    assert isinstance(plain, TorchDecoder)
+    with pytest.raises(UnsupportedModelError, match="the kernels compute with weights as the file"):
+        load_model(path, backend="fast", weights="float")
+
+
+def test_rounding_without_a_product_for_the_type_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuInt4, "can_take", lambda *_: False)
+    monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
+    with pytest.raises(UnsupportedModelError, match="keeps weights as Q8_0"):
+        load_model(make_twin(tmp_path, "F16"), backend="torch", weights="Q8_0")
