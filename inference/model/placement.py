@@ -136,6 +136,7 @@ def split_module(module: nn.Module, max_memory: Mapping[int | str, int]) -> dict
         NotEnoughMemoryError: It does not fit.
     """
     no_split = getattr(module, "_no_split_modules", None) or ()
+    module.tie_weights()  # type: ignore[operator]  # transformers; on the meta device it was undone
     places = device_map_of(module, max_memory, no_split)
     if "disk" in places.values():
         needed = sum(parameter.nbytes for parameter in module.parameters())

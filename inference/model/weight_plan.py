@@ -8,6 +8,8 @@ The embedding is a table of floats; a tied head that is packed lies beside it. W
 product with packed weights, or a matrix does not fit its tiles, all is floats.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +24,8 @@ from inference.model.gpu_linear import packed_bytes
 from inference.model.int4_product import Int4Product
 from inference.model.quantised_weights import kernel_types
 from inference.model.spec import WeightKey
+
+logger = logging.getLogger(__name__)
 
 HEAD, EMBEDDING = WeightKey("head"), WeightKey("embedding")
 _FLOATS = frozenset({"F32", "F16", "BF16"})
@@ -127,7 +131,23 @@ def plan_weights(
         and weights.file.tensors[weights.sources[key].tensor_name].type_name in _FLOATS
         for key, matrix in matrices.items()
     )
+    _tell(weights, tensors, matrices)
     return WeightPlan(weights, dtype, product, tensors, matrices, rounded_to if is_rounded else "")
+
+
+def _tell(
+    weights: DecoderWeights,
+    tensors: Mapping[str, StoredTensor],
+    matrices: Mapping[WeightKey, MatrixPlan],
+) -> None:
+    """Log which types become others because there is no product with them."""
+    names = {weights.sources[key].tensor_name for key, plan in matrices.items() if plan.num_bits}
+    changes = Counter(
+        (weights.file.tensors[name].type_name, tensors[name].type_name) for name in names
+    )
+    for (stored, kept), count in changes.items():
+        if stored != kept:
+            logger.info("%d tensors of the type %s become %s", count, stored, kept)
 
 
 def _type_of(key: WeightKey, dtype: torch.dtype) -> torch.dtype:

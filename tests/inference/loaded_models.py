@@ -25,7 +25,7 @@ def logits_of(
         num_blocks=64,
         block_size=8,
         scheme=find_scheme("fp32", model.dtype),
-        device=torch.device("cpu"),
+        device=model.device,
     )
     fill_with_garbage(kv)
     runner = model.make_runner(kv, BlocksAttention())

@@ -18,6 +18,7 @@ from inference.model import gpu_weights, model_paths, placement
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
 from inference.model.gguf_decoder import describe_gguf
+from inference.model.gguf_loading import build_module
 from inference.model.gguf_models import plan_model
 from inference.model.gpu_linear import PackedLinear
 from inference.model.gpu_weights import load_weights
@@ -179,6 +180,19 @@ def test_large_matrix_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.Mo
         assert torch.equal(logits_of(decoder_of(plan), TOKENS), whole)
 
 
+@pytest.mark.slow
+def test_starter_model_loses_no_more_by_packing_than_by_its_type(starter_model_path: Path) -> None:
+    with GgufFile.read(starter_model_path) as file:
+        weights = weights_in(file)
+        plan = plan_weights(weights, torch.bfloat16, CpuInt4())
+        assert bits_of(plan) == {4: 210, 8: 1}
+        assert plan.shared_bytes + sum(plan.layer_bytes) < 0.6 * 2 * weights.num_parameters
+        expected = plain_logits(weights, torch.float32)
+        plain = plain_logits(weights, torch.bfloat16)
+        packed = logits_of(decoder_of(plan), TOKENS, chunk_tokens=7)
+    assert (packed - expected).norm() < 1.5 * (plain - expected).norm()
+
+
 # --- layers on the host -----------------------------------------------------------------------
 
 
@@ -298,6 +312,20 @@ def test_placement_of_a_module_is_told(places: dict[str, Any], words: str) -> No
     module: Any = remake(wide_config(num_hidden_layers=3))
     module.hf_device_map = places
     assert placement.describe_module(module, "cuda:0") == words
+
+
+def test_tied_head_stays_with_its_embedding(tmp_path: Path) -> None:
+    module = remake(wide_config(num_hidden_layers=6, tie_word_embeddings=True))
+    path = write_twin(module, tmp_path / "twin.gguf")
+    with GgufFile.read(path) as file:
+        empty = build_module(plan_model(file), file, torch.float32)
+        layer = sum(p.nbytes for p in module.model.layers[0].parameters())
+        table = module.model.embed_tokens.weight.nbytes
+        places = placement.split_module(empty, {0: table + 4 * layer + 1000, "cpu": 2**30})
+    assert placement.place_of("lm_head.weight", places) == 0
+    assert placement.place_of("model.embed_tokens.weight", places) == 0
+    where = [placement.place_of(f"model.layers.{index}", places) for index in range(6)]
+    assert where == [0, 0, 0, "cpu", "cpu", "cpu"]  # and room for one that comes over
 
 
 def test_module_that_does_not_even_fit_the_host_is_refused() -> None:
