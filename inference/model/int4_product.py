@@ -10,6 +10,7 @@ device's kernel wants, which is torch's own affair; on CUDA it is the same in ea
 Source: aten/src/ATen/native/cuda/int4mm.cu and native/cpu/int4mm_kernel.cpp of pytorch/pytorch, 2.13.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,6 +22,9 @@ from inference.formats.codes import GROUP
 _TILE_ROWS = 8
 _TILE_COLUMNS = 16  # of the inner tiles, 2, 4 or 8 of which lie together
 _MIN_CAPABILITY = (8, 0)
+_TRIED_SHAPE = (64, 96)
+
+logger = logging.getLogger(__name__)
 
 
 class Int4Product(Protocol):
@@ -127,10 +131,39 @@ def _inner_tiles(num_columns: int) -> int:
 
 
 def find_int4(device: torch.device) -> Int4Product | None:
-    """The product on a device; None if it has none."""
+    """The product on a device; None if it has none, or one that does not give the right numbers."""
     if device.type == "cpu":
         return CpuInt4()
+    if not is_int4_known(device):
+        return None
+    product = CudaInt4()
+    return product if is_right(product, device) else None
+
+
+def is_int4_known(device: torch.device) -> bool:
+    """Whether torch should have the product of CUDA on a device."""
     # AMD's graphics cards are called cuda too; on them the tiles have other sizes.
     if device.type != "cuda" or torch.version.hip is not None:
-        return None
-    return CudaInt4() if torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY else None
+        return False
+    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
+
+
+def is_right(product: Int4Product, device: torch.device) -> bool:
+    """Try a product: torch's operators are private ones, and may change or be left out of a build."""
+    N, K = _TRIED_SHAPE
+    places = torch.arange(N * K, device=device).view(N, K)
+    codes = (places * 7 // 3 % 16).to(torch.uint8)
+    lines = torch.tensor([2.0, 1.0], dtype=torch.bfloat16, device=device)
+    x = (places[:3] % 5 - 2).bfloat16()  # small whole numbers: all is exact
+    try:
+        packed = product.pack(codes)
+        out = product.multiply(x, packed, lines.expand(K // GROUP, N, 2).contiguous())
+        unpacked = product.unpack(packed, K)
+    except (RuntimeError, NotImplementedError) as error:
+        logger.warning("weights are unpacked, as their product cannot be computed: %s", error)
+        return False
+    expected = x.float() @ ((codes.float() - 8) * 2 + 1).t()
+    if torch.equal(out.float(), expected.bfloat16().float()) and torch.equal(unpacked, codes):
+        return True
+    logger.warning("weights are unpacked, as their product gives wrong numbers")
+    return False

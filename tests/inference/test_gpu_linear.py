@@ -22,7 +22,13 @@ from inference.model.gpu_linear import (
     pack_int8,
     packed_bytes,
 )
-from inference.model.int4_product import CpuInt4, CudaInt4, find_int4
+from inference.model.int4_product import (
+    CpuInt4,
+    CudaInt4,
+    find_int4,
+    is_int4_known,
+    is_right,
+)
 from tests.inference.test_dequantize import make_blocks
 
 TYPES = ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q8_0"]
@@ -199,11 +205,39 @@ def test_each_device_says_what_it_can_take() -> None:
 
 
 def test_old_cards_have_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, has_product in (((7, 5), False), ((8, 0), True), ((12, 0), True)):
+    card = torch.device("cuda")
+    for capability, is_known in (((7, 5), False), ((8, 0), True), ((12, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _d, c=capability: c)
-        assert (find_int4(torch.device("cuda")) is not None) is has_product
+        assert is_int4_known(card) is is_known
     monkeypatch.setattr(torch.version, "hip", "6.0")
-    assert find_int4(torch.device("cuda")) is None
+    assert not is_int4_known(card)
+    assert find_int4(card) is None
+
+
+def test_product_is_tried_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert is_right(CpuInt4(), torch.device("cpu"))
+    assert caplog.text == ""
+    pack, multiply = CpuInt4.pack, CpuInt4.multiply
+    monkeypatch.setattr(CpuInt4, "pack", lambda self, codes: pack(self, codes.flip(1)))
+    assert not is_right(CpuInt4(), torch.device("cpu"))
+    assert "wrong numbers" in caplog.text
+    monkeypatch.setattr(CpuInt4, "pack", pack)
+    monkeypatch.setattr(
+        CpuInt4, "multiply", lambda self, x, *others: multiply(self, x, *others) + 1
+    )
+    assert not is_right(CpuInt4(), torch.device("cpu"))
+    # Packing for CUDA is not there in this build of torch, and nothing computes with what is packed here.
+    assert not is_right(CudaInt4(shuffled_convert), torch.device("cpu"))
+    assert "cannot be computed" in caplog.text
+
+
+def test_step_without_logits_has_no_rows() -> None:
+    rows, weights = stored("Q8_0", [0.5])
+    linear = linear_of(packed("Q8_0", rows, torch.bfloat16), weights.shape[1])
+    out = linear(torch.empty(0, weights.shape[1], dtype=torch.bfloat16))
+    assert (out.shape, out.dtype) == ((0, N), torch.bfloat16)
 
 
 @pytest.mark.gpu
