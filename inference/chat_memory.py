@@ -85,10 +85,10 @@ class ChatMemory:
         return iter(()) if disk is None else disk.load_trails_elsewhere(conversation_id)
 
     @property
-    def has_no_room(self) -> bool:
-        """Whether the disk tier is there, and too small for anything."""
+    def room_tokens(self) -> int | None:
+        """The most tokens of one chat that the disk holds; None if nothing is kept there."""
         disk = self._transfers.disk
-        return disk is not None and disk.has_no_room
+        return None if disk is None else disk.room_tokens
 
     def set_computing(self, is_computing: bool) -> None:
         """Say whether tokens are computed now: then turns are saved slowly."""

@@ -192,7 +192,7 @@ class LiveRequests:
             chain_end=sequence.chain_end or "nothing_cached",
             was_damaged=sequence.num_lost > 0,
             has_left_out=live.request.has_left_out,
-            has_no_room=self._parts.memory.has_no_room,
+            room_tokens=self._parts.memory.room_tokens,
             other_trails=partial(self._parts.memory.trails_elsewhere, live.request.conversation_id),
         )
 

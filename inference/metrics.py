@@ -14,7 +14,7 @@ ReuseStop = Literal[
     "other_weights",  # it was read with other weights: the model's file is another now
     "other_computing",  # it was computed in another way: other kernels, another backend or type
     "other_precision",  # it was read with another precision of the KV memory
-    "no_room",  # there is too little room on disk to keep anything
+    "no_room",  # there is too little room on disk for all of the chat
     "not_kept",  # it is not kept any more: cleared or removed
 ]
 """Why something had to be read again that this model has read before in this chat."""

@@ -28,7 +28,7 @@ that holds:
     and if there is none
     not_kept        it was cleared, or nobody knows why
 and wherever that would be said
-    no_room         the disk is too small to keep anything
+    no_room         the disk is too small for what the chat had
 """
 
 import struct
@@ -51,7 +51,7 @@ def why_reuse_stopped(
     chain_end: ChainEnd,
     was_damaged: bool,
     has_left_out: bool,
-    has_no_room: bool = False,
+    room_tokens: int | None = None,
     other_trails: Callable[[], Iterable[TrailElsewhere]] = tuple,
 ) -> tuple[ReuseStop | None, int | None]:
     """Judge one request, once it is known how much of its prompt was reused.
@@ -65,7 +65,7 @@ def why_reuse_stopped(
         chain_end: Why the cache had no more.
         was_damaged: Whether something that was found could not be loaded.
         has_left_out: Whether the chat's oldest messages are not among `messages`.
-        has_no_room: Whether the disk is too small to keep anything.
+        room_tokens: The most tokens of a chat that the disk holds; None if nothing is kept there.
         other_trails: Gives the chat's trails of other models, precisions and ways to compute; called
             when nothing else is the reason.
 
@@ -88,7 +88,7 @@ def why_reuse_stopped(
         reason, index = view.text_reason() or ("not_kept", index)
         if reason in ("not_kept", "other_model"):
             reason = _elsewhere(view, other_trails(), reason)
-    if reason == "not_kept" and has_no_room:
+    if reason == "not_kept" and room_tokens is not None and view.had > room_tokens:
         reason = "no_room"
     return reason, view.number(index)
 

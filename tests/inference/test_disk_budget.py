@@ -98,8 +98,10 @@ def test_a_budget_for_less_than_a_block_says_that_nothing_is_kept(tmp_path):
     assert store.stats().problem == NO_ROOM
     store.set_budget(PIECE)
     assert (store.has_no_room, store.stats().problem) == (False, "")
+    assert store.room_tokens == PIECE // ROW
     store.set_budget(0)  # off, as somebody chose
     assert (store.has_no_room, store.stats().problem) == (False, "")
+    assert store.room_tokens is None
 
 
 def test_a_write_larger_than_the_budget_removes_nothing(tmp_path):

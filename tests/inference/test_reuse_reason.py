@@ -57,7 +57,7 @@ class Chat:
         chain_end: ChainEnd = "different_text",
         was_damaged: bool = False,
         has_left_out: bool = False,
-        has_no_room: bool = False,
+        room_tokens: int | None = None,
         other_trails: Sequence[TrailElsewhere] = (),
     ) -> tuple[ReuseStop | None, int | None]:
         """As if all that is the trail's was reused, if nothing else is said."""
@@ -69,7 +69,7 @@ class Chat:
             chain_end=chain_end,
             was_damaged=was_damaged,
             has_left_out=has_left_out,
-            has_no_room=has_no_room,
+            room_tokens=room_tokens,
             other_trails=lambda: other_trails,
         )
 
@@ -126,9 +126,11 @@ def test_rows_that_are_missing_were_not_kept_or_gave_way(
     assert chat.why(len(chat.trail) - 2) == ("not_kept", 4)
     assert chat.why(starts[3] + 2, was_damaged=True) == ("damaged", 3)
     assert chat.why(starts[3] + 2, chain_end="damaged") == ("damaged", 3)
-    assert chat.why(starts[1], has_no_room=True) == ("no_room", 1)
-    assert chat.why(0, has_trail=False, has_no_room=True) == ("no_room", 0)
-    assert chat.why(starts[2], chain_end="evicted", has_no_room=True) == ("evicted", 2)
+    had = len(chat.trail)
+    assert chat.why(starts[1], room_tokens=had - 1) == ("no_room", 1)
+    assert chat.why(starts[1], room_tokens=had) == ("not_kept", 1)
+    assert chat.why(0, has_trail=False, room_tokens=0) == ("no_room", 0)
+    assert chat.why(starts[2], chain_end="evicted", room_tokens=0) == ("evicted", 2)
 
 
 @pytest.mark.parametrize("difference", ["other_precision", "other_computing", "other_weights"])

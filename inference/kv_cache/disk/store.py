@@ -269,6 +269,11 @@ class DiskStore:
         return self.is_on and self._shelf.budget_bytes < self._reader.file_bytes(block)
 
     @property
+    def room_tokens(self) -> int | None:
+        """The most tokens of one chat that the budget holds; None if the tier is off."""
+        return self._shelf.budget_bytes // self._bytes_per_token if self.is_on else None
+
+    @property
     def is_on(self) -> bool:
         """Whether anything is kept: it is open and has a budget."""
         return self._is_open and self._shelf.budget_bytes > 0
