@@ -208,31 +208,37 @@ def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeM
     Raises:
         NotEnoughMemoryError: They do not fit.
     """
-    layer_bytes = plan.layer_bytes
-    on_host = layers_on_host(Room.on(wish.device), plan.shared_bytes, layer_bytes)
+    layer_bytes, room = plan.layer_bytes, Room.on(wish.device)
+    on_host = layers_on_host(room, plan.shared_bytes, layer_bytes)
     reporter.begin("Loading weights", until=1.0)
-    weights, buffers_bytes = plan.weights, 0
-    if plan.is_plain and not on_host:
-        tensors = read_weights(weights, device=wish.device, dtype=plan.dtype, reporter=reporter)
-        model = TorchDecoder(weights.spec, tensors)
-    else:
-        device = torch.device(wish.device)
-        placed = load_weights(
-            plan, device, on_host, num_threads=wish.num_threads, reporter=reporter
-        )
-        buffers_bytes = placed.stream.num_bytes if placed.stream is not None else 0
-        model = TorchDecoder(
-            weights.spec, placed.vectors, linears=placed.linears, stream=placed.stream
-        )
+    num_bytes = plan.shared_bytes + sum(layer_bytes)
+    try:
+        model, buffer_bytes = _fill_decoder(plan, on_host, wish, reporter)
+    except torch.OutOfMemoryError as error:  # others took memory meanwhile
+        raise NotEnoughMemoryError(num_bytes, room.free) from error
     return MadeModel(
         model=model,
-        spec=weights.spec,
-        num_parameters=weights.num_parameters,
-        weights_bytes=plan.shared_bytes + sum(layer_bytes) + buffers_bytes,
+        spec=plan.weights.spec,
+        num_parameters=plan.weights.num_parameters,
+        weights_bytes=num_bytes + buffer_bytes,
         arithmetic=plan.arithmetic,
         rounded_to=plan.rounded_to,
         placement=describe_placement(len(on_host), len(layer_bytes), wish.device),
     )
+
+
+def _fill_decoder(
+    plan: WeightPlan, on_host: frozenset[int], wish: Wish, reporter: LoadReporter
+) -> tuple[TorchDecoder, int]:
+    """The decoder with its weights, and the memory of what brings them over from the host."""
+    weights, spec = plan.weights, plan.weights.spec
+    if plan.is_plain and not on_host:
+        tensors = read_weights(weights, device=wish.device, dtype=plan.dtype, reporter=reporter)
+        return TorchDecoder(spec, tensors), 0
+    device = torch.device(wish.device)
+    placed = load_weights(plan, device, on_host, num_threads=wish.num_threads, reporter=reporter)
+    decoder = TorchDecoder(spec, placed.vectors, linears=placed.linears, stream=placed.stream)
+    return decoder, placed.stream.num_bytes if placed.stream is not None else 0
 
 
 def _make_module(

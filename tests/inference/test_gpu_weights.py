@@ -196,8 +196,10 @@ def test_starter_model_loses_no_more_by_packing_than_by_its_type(starter_model_p
 # --- layers on the host -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on_host", [{3}, {2, 3}, {1, 2, 3}, {0, 1, 2, 3}])
-@pytest.mark.parametrize("quantization", ["Q4_1", "Q8_0", "F32"])
+@pytest.mark.parametrize(
+    ("quantization", "on_host"),
+    [("Q4_1", {3}), ("F32", {2, 3}), ("Q8_0", {1, 2, 3}), ("Q4_1", {0, 1, 2, 3})],
+)
 def test_layers_on_the_host_give_the_same_bits(
     tmp_path: Path, quantization: str, on_host: set[int]
 ) -> None:
@@ -257,6 +259,18 @@ def test_model_that_fits_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(NotEnoughMemoryError) as caught:
             load_model(path, backend="torch")
         assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, device_bytes)
+
+
+def test_device_that_others_fill_while_weights_are_read_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
+    monkeypatch.setattr(model_paths, "load_weights", full)
+    with pytest.raises(NotEnoughMemoryError):
+        load_model(make_twin(tmp_path, "Q4_1"), backend="torch")
 
 
 @pytest.mark.parametrize("kind", ["gguf", "folder"])
