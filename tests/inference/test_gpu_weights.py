@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.config import EngineConfig
+from inference.config import EngineConfig, SamplingParams
 from inference.engine import Engine
 from inference.errors import NotEnoughMemoryError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
@@ -229,19 +229,18 @@ def test_model_that_does_not_fit_is_split_and_says_so(
     path = make_twin(tmp_path, "Q4_1")
     with GgufFile.read(path) as file:
         plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
+        first = plain_logits(plan.weights, torch.float32)[-1]
     layer = plan.layer_bytes[0]
     small_room(monkeypatch, plan.shared_bytes + 4 * layer - 1, 10 * layer)
     engine = Engine.load(path, EngineConfig(device="cpu", backend="torch"))
     info = engine.info
-    ids = [
-        token
-        for out in engine.generate(conversation_id="a", prompt_token_ids=TOKENS)
-        for token in out.token_ids
-    ][:8]
+    greedy = SamplingParams(temperature=0.0, max_tokens=8)
+    outputs = engine.generate(conversation_id="a", prompt_token_ids=TOKENS, params=greedy)
+    split_ids = [token for output in outputs for token in output.token_ids]
     engine.close()
     assert info.backend == "blocks (CPU), 1 of 4 layers on cpu, 3 in RAM"
     assert info.weights_bytes >= plan.shared_bytes + 4 * layer + 2 * layer
-    assert ids
+    assert first[split_ids[0]] > first.max() - 0.01 * first.abs().max()
 
 
 def test_model_that_fits_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

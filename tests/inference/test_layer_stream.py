@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inference.kv_cache.side_stream import NoSideStream, beside
 from inference.model import layer_stream
 from inference.model.layer_stream import HostLayer, LayerStream
 
@@ -127,3 +128,8 @@ def test_sizes_are_told() -> None:
     assert stream.host_bytes == 3 * 3 * 256
     assert stream.num_bytes == 2 * 3 * 256
     assert stream_of([4]).num_bytes == 3 * 256
+
+
+def test_only_cuda_has_a_stream_beside_the_one_that_computes() -> None:
+    for name in ("cpu", "mps", "xpu"):
+        assert isinstance(beside(torch.device(name)), NoSideStream)
