@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.host_copies import (
     CpuCopies,
     DirectCopies,
@@ -19,6 +21,8 @@ from inference.kv_cache.host_copies import (
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.side_stream import NoSideStream
 from inference.kv_cache.tensors import KvTensors
+from inference.kv_cache.tiers import BlockLoad, RamSource
+from tests.inference.small_memory import WAIT_S, SmallMemory
 
 CPU = torch.device("cpu")
 P = 8
@@ -130,6 +134,35 @@ def test_each_thread_has_a_stage_of_its_own() -> None:
         thread.join()
     assert num_equal == [50] * 3
     assert len(made) == 3
+
+
+def test_chat_goes_through_all_tiers_by_staged_copies(tmp_path: Path) -> None:
+    small = SmallMemory(tmp_path)
+    sides = []
+
+    def make_side() -> NotedSide:
+        sides.append(NotedSide())
+        return sides[-1]
+
+    size = small.tensors.block_bytes
+    small.tensors._copies = StagedCopies(CPU, size, make_side, is_pinned=False)
+    tokens = list(range(3 * P + 5))
+    held = small.held(tokens)
+    small.transfers.save("chat", held, tokens)
+    assert small.transfers.flush(WAIT_S)
+    small.transfers.spill(0, 1)
+    loads = small.from_disk(held, first_target=6)
+    loads.append(BlockLoad(11, ROOT_KEY, tuple(range(P)), (RamSource(1, 0, P),)))
+    loading = small.transfers.load(loads)
+    loading.wait(WAIT_S)
+    assert list(loading.succeeded) == [True] * 5
+    for n, block in enumerate(held):
+        end = len(block.token_ids)
+        assert small.rows(6 + n, end) == small.rows(n, end)
+    assert small.rows(11) == small.rows(0)
+    small.close()
+    assert len(sides) in (3, 4)  # the engine's thread, the saver's, and those of one loader or both
+    assert all(side.events[-1] == "synchronize" for side in sides)
 
 
 def test_way_of_each_device() -> None:
