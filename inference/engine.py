@@ -21,6 +21,7 @@ from inference.config import EngineConfig, SamplingParams
 from inference.engine_loading import EngineParts, ProgressCallback, load_parts
 from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
+from inference.model.memory import release_unused
 from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
 
 
@@ -242,11 +243,14 @@ class Engine:
 
         Requests that still run are dropped. May be called again.
         """
+        device = "cpu"
         if self._loaded is not None:
+            device = self._loaded.device
             self._loaded.memory.close()
         self._loaded = self._live = None
         self._held.clear()
         gc.collect()  # a model's modules refer to each other: without this the weights would stay
+        release_unused(device)
 
     @property
     def _parts(self) -> EngineParts:

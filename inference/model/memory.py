@@ -31,6 +31,17 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def release_unused(device: str) -> None:
+    """Give memory that torch keeps for the next tensors back to a device, so that it counts as free."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.empty_cache()
+    elif kind == "xpu":
+        torch.xpu.empty_cache()
+    elif kind == "mps":
+        torch.mps.empty_cache()
+
+
 def weights_bytes(num_parameters: int, dtype: torch.dtype) -> int:
     """Tell the memory of `num_parameters` weights of `dtype`."""
     return num_parameters * dtype.itemsize

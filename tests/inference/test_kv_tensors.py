@@ -16,7 +16,7 @@ from inference.kv_cache.host_memory import HostArena, HostRegion, runs_of
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
-from tests.inference.tiny_models import make_tensors
+from tests.inference.tiny_models import fill_with_garbage, make_tensors
 
 P = 8
 # Two groups of layers, mixed.
@@ -181,6 +181,32 @@ def test_discarded_block_can_be_written_again(scheme: KvSchemeName) -> None:
     write_block(kv, 3, seed=1)
     assert_same(rows(kv, 3, 0, P), expected)
     assert kv.touched_bytes == kv.block_bytes
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_spare_block_lies_behind_the_others_and_counts_for_nothing(scheme: KvSchemeName) -> None:
+    plain = make_kv(scheme)
+    assert plain.spare_slot is None
+    kv = KvTensors(
+        GEOMETRY,
+        num_blocks=12,
+        block_size=P,
+        scheme=plain.scheme,
+        device=torch.device("cpu"),
+        has_spare=True,
+    )
+    fill_with_garbage(kv)
+    assert (kv.num_blocks, kv.spare_slot) == (12, 12 * P)
+    write_block(kv, 11)
+    payload = kv.export_rows(11, 0, P)
+    new = KeyValues(*(torch.ones(1, 2, P, 16) for _ in range(2)))
+    kv.write(0, torch.arange(12 * P, 13 * P), new)
+    assert torch.equal(kv.export_rows(11, 0, P), payload)
+    assert kv.touched_bytes == kv.block_bytes == plain.block_bytes
+    kv.discard([11])
+    assert kv.touched_bytes == 0
+    write_block(plain, 11)
+    assert torch.equal(plain.export_rows(11, 0, P), payload)
 
 
 @CAN_GIVE_BACK

@@ -1,10 +1,12 @@
+from functools import partial
+
 import pytest
 import torch
 
 from inference.errors import (
     NotEnoughMemoryError,
 )
-from inference.model.memory import choose_dtype
+from inference.model.memory import choose_dtype, release_unused
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,14 @@ def test_choose_dtype_that_does_not_fit_says_both_numbers(dtype_name, free, need
 
 def test_choose_dtype_asks_the_machine_when_not_told():
     assert choose_dtype("auto", "cpu", 10) == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_release_unused_empties_the_devices_own_cache_only(kind, monkeypatch):
+    emptied: list[str] = []
+    for name in ("cuda", "xpu", "mps"):
+        monkeypatch.setattr(getattr(torch, name), "empty_cache", partial(emptied.append, name))
+    release_unused("cpu")
+    assert emptied == []
+    release_unused(kind)
+    assert emptied == [kind]

@@ -1,0 +1,72 @@
+"""That `gpu_check` gets through all of its parts: with a tiny model, and without a GPU."""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference.engine_loading import load_parts
+from inference.errors import NotEnoughMemoryError
+from inference.model.decoder import TorchDecoder
+from inference.model.decoder_weights import read_weights
+from inference.model.loader import LoadedModel
+from tests.benchmarks import gpu_check, gpu_models
+from tests.benchmarks.gpu_check import VARIANTS, Check
+from tests.inference.tiny_decoders import make_variant, weights_of
+from tests.inference.tiny_engine import make_loaded
+
+
+def load_tiny(path: Path, **options: object) -> LoadedModel:
+    weights = weights_of(make_variant("llama"))
+    decoder = TorchDecoder(weights.spec, read_weights(weights, dtype=torch.float32))
+    return replace(make_loaded(), model=decoder)
+
+
+@pytest.mark.slow
+def test_all_parts_run_and_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_models, "load_parts", partial(load_parts, load=load_tiny))
+    out = tmp_path / "numbers.json"
+    arguments = ["gpu_check", "tiny.gguf", "--device", "cpu", "--quick", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    gpu_check.main()
+    results = json.loads(out.read_text(encoding="utf-8"))["results"]
+    own = ["device", "kernels", "families", "products", "copies", "tiny, CPU float32"]
+    assert list(results) == own + [f"tiny, {name}" for name in VARIANTS]
+    assert [name for name, found in results.items() if "failed" in found] == []
+    assert results["families"]["llama float32"] < 1e-4
+    assert results["products"]["int4 error"] < 0.01
+    assert results["products"]["int8 error"] < 0.01
+    for name in VARIANTS:
+        found = results[f"tiny, {name}"]
+        if name == "flash":
+            assert found["not possible"].endswith("it runs on CUDA devices only.")
+            continue
+        assert abs(found["perplexity against float32"]) < 0.01
+        assert found["reply like float32, tokens"] == 4
+        assert found["decode at 100 tok/s"] > 0
+        assert found["decode at 100 of bandwidth"] > 0
+    text = capsys.readouterr().out
+    assert "the reply with graphs is that without: True" in text
+
+
+def test_part_that_fails_is_told_and_the_rest_goes_on() -> None:
+    check = Check(minutes=1)
+    assert check.part("sum", lambda: {"value": 1 / 0})["failed"].startswith("ZeroDivisionError")
+
+    def too_large() -> dict[str, object]:
+        raise NotEnoughMemoryError(2**40, 2**30)
+
+    assert "not possible" in check.part("large", too_large)
+    assert check.part("next", lambda: {"value": 3.0})["value"] == 3.0
+    assert list(check.results) == ["sum", "large", "next"]
+
+
+def test_parts_are_left_out_when_the_time_is_up() -> None:
+    check = Check(minutes=0)
+    assert check.part("late", lambda: {"value": 3.0})["left out"] == "no time is left"
