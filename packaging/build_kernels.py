@@ -93,15 +93,28 @@ def ensure_built(root: Path, say: Callable[[str], None]) -> None:
     failure = root / FAILURE
     try:
         failure.unlink(missing_ok=True)
-        build(root, compiler)
-        problem = why_not_loaded(root)
-        if problem:
-            raise BuildError(f"The library was built and cannot be used: {problem}")
+        build_sound(root, compiler)
     except (BuildError, OSError) as error:
         say(f"That failed; Quire will compute with torch alone. The details are in {failure}.")
         with contextlib.suppress(OSError):
             failure.parent.mkdir(parents=True, exist_ok=True)
             failure.write_text(str(error), encoding="utf-8")
+
+
+def build_sound(root: Path, compiler: Sequence[str]) -> None:
+    """Build a library that can be loaded, from nothing if the objects that are there give none.
+
+    Raises:
+        BuildError: The compiler refused a file, or nothing that it makes can be loaded.
+    """
+    problem = ""
+    for _ in range(2):
+        build(root, compiler)
+        problem = why_not_loaded(root)
+        if not problem:
+            return
+        shutil.rmtree(root / "build" / "kernels", ignore_errors=True)
+    raise BuildError(f"The library was built and cannot be used: {problem}")
 
 
 def is_current(root: Path) -> bool:

@@ -115,6 +115,21 @@ def test_library_that_is_built_and_cannot_be_loaded_is_said_and_not_built_again(
     assert (len(calls(root)), len(said)) == (count, 2)
 
 
+def test_objects_that_give_no_sound_library_are_made_anew(root, monkeypatch):
+    build_kernels.ensure_built(root, Said())
+    damaged = root / "build" / "kernels" / "team.o"
+    damaged.write_text("garbage")
+    touch_later(damaged)
+    touch_later(root / build_kernels.LIBRARY)
+    code = f"import sys; sys.exit(open({str(damaged)!r}).read() or 0)"
+    monkeypatch.setattr(build_kernels, "TRY_TO_LOAD", code)
+    said = Said()
+    build_kernels.ensure_built(root, said)
+    assert len(said) == 1
+    assert damaged.read_text() == ""
+    assert build_kernels.why_not_loaded(root) == ""
+
+
 def test_damaged_library_that_ends_whoever_loads_it_is_told(root, monkeypatch):
     (root / build_kernels.LIBRARY).write_text("garbage")
     monkeypatch.setattr(build_kernels, "TRY_TO_LOAD", "import os; os.abort()")
