@@ -85,6 +85,7 @@ class Layer(ctypes.Structure):
         ("gate_bias", c_void_p),
         ("up_bias", c_void_p),
         ("down_bias", c_void_p),
+        ("key_centre", c_void_p),
         ("window", c_int32),
         ("rope_index", c_int32),
     )

@@ -20,6 +20,7 @@ from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
 from inference.model.cuda_capture import cuda_capture
 from inference.model.graphs import GraphRunner
+from inference.model.key_centres import key_centres
 from inference.model.layer_stream import LayerStream
 from inference.model.linear import FastLinear, use_fast_linear
 from inference.model.runner import ModelRunner
@@ -106,7 +107,7 @@ class TorchDecoder:
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
         self.has_attention_softcap = spec.attention_softcap is not None
-        self.config_text = f"torch {spec}"
+        self.config_text = f"torch 2 {spec}"
         self.has_streamed_layers = stream is not None
         self._spec = spec
         self._activation = _ACTIVATIONS[spec.activation]
@@ -116,7 +117,14 @@ class TorchDecoder:
         head = WeightKey("head")
         self._head = ready[head] if head in ready else fast_linear(weights[head], None)
         self._ropes = [_Rope.on(self.device, rope) for rope in spec.ropes]
-        layers = [_Layer.build(index, spec, weights, ready) for index in range(spec.num_layers)]
+        centres = [
+            None if centre is None else torch.from_numpy(centre).unsqueeze(1).to(embedding)
+            for centre in key_centres(spec, weights)
+        ]
+        layers = [
+            _Layer.build(index, spec, weights, ready, centre)
+            for index, centre in enumerate(centres)
+        ]
         self._layers: Iterable[_Layer] = layers if stream is None else stream.over(layers)
 
     def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> StepBlocks:
@@ -158,6 +166,8 @@ class TorchDecoder:
         query = self._norm_heads(layer, "query_norm", query)
         key = self._norm_heads(layer, "key_norm", key)
         query, key = turns.apply(self._heads(query)), turns.apply(self._heads(key))
+        if layer.key_centre is not None:
+            key = key - layer.key_centre
         out = cache.attend(index, query, KeyValues(key, self._heads(value)), layer.call)
         out = layer.linears["output"](out.reshape(x.shape[0], -1))
         return self._norm(layer, "post_attention_norm", out)
@@ -195,12 +205,13 @@ class TorchDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights, ready to use."""
+    """One layer's weights, ready to use; `key_centre` is (KH, 1, D)."""
 
     linears: dict[Role, Linear]
     norms: dict[Role, Tensor]
     call: LayerCall
     rope_index: int
+    key_centre: Tensor | None
 
     @classmethod
     def build(
@@ -209,6 +220,7 @@ class _Layer:
         spec: ModelSpec,
         weights: Mapping[WeightKey, Tensor],
         ready: Mapping[WeightKey, Linear],
+        key_centre: Tensor | None,
     ) -> "_Layer":
         layer, roles = spec.layers[index], spec.layer_roles
         linears: dict[Role, Linear] = {}
@@ -223,6 +235,7 @@ class _Layer:
             norms={r: weights[WeightKey(r, index)] for r in roles if r.endswith("norm")},
             call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
             rope_index=layer.rope_index,
+            key_centre=key_centre,
         )
 
 

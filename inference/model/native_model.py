@@ -17,6 +17,7 @@ from inference.kernels.library import Kernels, Team
 from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
+from inference.model.key_centres import key_centres
 from inference.model.packed_weights import PackedWeights
 from inference.model.spec import ModelSpec, Role, RopeSpec, WeightKey
 from inference.model.step import Chunk, lay_out
@@ -74,13 +75,18 @@ class NativeModel:
         self.kernels = kernels.isa
         # Inputs of products are rounded here, and last digits are each instruction set's own: keys and
         # values are not those of other paths.
-        self.config_text = f"native 1, {self.kernels}: {spec!r}"
+        self.config_text = f"native 2, {self.kernels}: {spec!r}"
         self._calls = kernels
         self._team = kernels.new_team(num_threads)
         self._weights = weights
         self._ropes, self._angles = _ropes(spec.ropes)
+        vectors = {key: torch.from_numpy(vector) for key, vector in weights.vectors.items()}
+        self._key_centres = key_centres(spec, vectors)
         self._layers = (c.Layer * spec.num_layers)(
-            *(_layer(spec, index, weights) for index in range(spec.num_layers))
+            *(
+                _layer(spec, index, weights, centre)
+                for index, centre in enumerate(self._key_centres)
+            )
         )
         self._model = c.Model(
             num_layers=spec.num_layers,
@@ -201,13 +207,20 @@ def _kv_layer(kv: KvTensors, index: int) -> c.KvLayer:
     return layer
 
 
-def _layer(spec: ModelSpec, index: int, weights: PackedWeights) -> c.Layer:
+def _layer(
+    spec: ModelSpec,
+    index: int,
+    weights: PackedWeights,
+    key_centre: npt.NDArray[np.float32] | None,
+) -> c.Layer:
     values: dict[str, object] = {
         role: weights.matrices[WeightKey(role, index)].structure for role in _MATRICES
     }
     for role in spec.layer_roles:
         if role not in _MATRICES:
             values[role] = weights.vectors[WeightKey(role, index)].ctypes.data
+    if key_centre is not None:
+        values["key_centre"] = key_centre.ctypes.data
     layer = spec.layers[index]
     return c.Layer(**values, window=layer.window or 0, rope_index=layer.rope_index)
 

@@ -6,7 +6,8 @@ One description for everyone who runs a model of the Llama kin: our decoder in t
     x = embedding[token] * embedding_scale
     each layer:
         a = attention_norm(x)
-        q, k, v = query(a), key(a), value(a)     biases; norms on q and k; rotary on q and k
+        q, k, v = query(a), key(a), value(a)     biases; norms on q and k; rotary on q and k;
+                                                 k less a fixed vector: `key_centres`
         x += residual_scale * post_attention_norm(output(attention(q, k, v)))
         m = mlp_norm(x)
         x += residual_scale * post_mlp_norm(down(activation(gate(m)) * up(m)))

@@ -33,6 +33,7 @@ from inference.kernels.structures import Span as SpanStructure
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.decoder_weights import read_weights
+from inference.model.key_centres import key_centres
 from inference.model.spec import ModelSpec, WeightKey
 from inference.model.step import Chunk, lay_out
 from tests.inference.tiny_decoders import weights_of
@@ -151,6 +152,9 @@ class NativeModel:
             )
             for index in range(spec.num_layers)
         ]
+        for layer, centre in zip(layers, key_centres(spec, weights), strict=True):
+            if centre is not None:
+                layer.key_centre = memory.array(centre)
         ropes = [
             Rope(memory.floats(rope.inverse_frequencies), rope.factor, 0) for rope in spec.ropes
         ]

@@ -63,7 +63,7 @@ def test_every_instruction_set_gives_the_logits_of_transformers(isa: str, varian
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("variant", ["llama", "llama-wide-heads", "gemma3", "olmo2"])
+@pytest.mark.parametrize("variant", ["llama", "llama-wide-heads", "qwen2", "gemma3", "olmo2"])
 def test_stored_numbers_and_logits_are_those_of_the_torch_path(
     scheme: KvSchemeName, variant: str
 ) -> None:

@@ -194,6 +194,7 @@ void Step::finish_heads(const qk_layer &layer, const Slots &slots, int32_t row) 
   norm_heads(key, layer.key_norm, num_kv_heads);
   turn_heads(query, num_heads, layer.rope_index, row);
   turn_heads(key, num_kv_heads, layer.rope_index, row);
+  if (layer.key_centre) kernels_.add_scaled(key, layer.key_centre, -1.0f, static_cast<int32_t>(keys_));
   kernels_.multiply(query, model_.attention_scale, static_cast<int32_t>(queries_));
   if (kv_.query_factor != 0.0f) {
     for (int32_t head = 0; head < num_heads; ++head) kernels_.hadamard(query + head * size, size, kv_.query_factor);

@@ -94,6 +94,7 @@ typedef struct {
   const float *key_norm;
   qk_matrix query, key, value, output, gate, up, down;
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
+  const float *key_centre;  // (kv_heads * head_dim), subtracted from keys once they are turned; null: none
   int32_t window;      // a token sees itself and window - 1 before it; 0: all
   int32_t rope_index;  // which of the model's rotary tables
 } qk_layer;
