@@ -10,7 +10,7 @@ part that fails is told and does not stop the rest. `--device cpu --quick` runs 
     copies      a block from the device to the host and back
     MODEL       each file: perplexity of a text against the CPU's in float32; decode against bandwidth, prefill,
                 several chats, a whole reply, memory; with graphs and without, each attention, each way
-                to keep weights
+                to keep weights; and with half of its weights on the host
 """
 
 import argparse
@@ -29,6 +29,7 @@ from app.starter_model import find_starter_model
 from inference.errors import EngineError
 from tests.benchmarks import gpu_parts
 from tests.benchmarks.gpu_models import REPLY_TOKENS, OpenModel, Result, measure_variant
+from tests.benchmarks.gpu_split import check_split
 
 logger = logging.getLogger("gpu_check")
 
@@ -98,6 +99,8 @@ def check_model(
         if "perplexity" in expected and "perplexity" in found:
             found["perplexity against float32"] = found["perplexity"] / expected["perplexity"] - 1.0
             found["reply like float32, tokens"] = _common(found["reply ids"], expected["reply ids"])
+    split = partial(check_split, path, device, is_quick=is_quick)
+    check.part(f"{path.stem}, half on the host", split)
     print_summary(check, path)
 
 
