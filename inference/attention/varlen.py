@@ -76,10 +76,10 @@ def _window_size(step: PagedStep, window: int | None) -> tuple[int, int]:
 def _may_split(step: PagedStep, window: int | None, *, has_groups: bool) -> bool:
     """Whether the kernel may share one sequence's keys out over more of the device.
 
-    It needs that where there are few rows. But it puts the parts together as if all sequences had the
-    same number of rows and lay apart by it; where they are packed, results are wrong
-    (github.com/Dao-AILab/flash-attention/issues/1217). They are not packed if there is but one, or if
-    query heads became rows.
+    It needs that where there are few rows. But in torch 2.13 it puts the parts together as if all
+    sequences lay where the first one does, and the rows of the others are never written
+    (github.com/pytorch/pytorch/issues/194167). It is right if there is but one sequence, and if query
+    heads became rows, as they then get a dimension of their own for sequences.
     """
     if step.table.shape[0] == 1:
         return True
