@@ -22,6 +22,7 @@ from inference.errors import InvalidRequestError, NotEnoughMemoryError
 from inference.formats.whole_digest import WeightFiles
 from inference.kv_budgets import default_device_bytes, default_disk_bytes, default_ram_bytes
 from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.disk.trail import Maker
 from inference.kv_cache.host_memory import HostArena
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
@@ -99,12 +100,13 @@ def make_kv(
         ModelFileError: The files changed meanwhile, or cannot be read.
         NotEnoughMemoryError: Not even two tokens fit.
     """
-    identity = _identity(loaded, weights, config, on_progress)
+    whole = _whole_digest(weights, config, on_progress)
+    identity = _identity(loaded, whole)
     verdict = _verdict_on_int4(identity, model, loaded, attention, config, on_progress)
     scheme = find_scheme(config.kv_scheme, model.dtype)
     tensors = _reserve(model, loaded, attention, scheme, config, device)
     namespace = _namespace(identity, model, tensors)
-    disk = _open_disk(config, tensors, namespace)
+    disk = _open_disk(config, tensors, namespace, _maker(loaded, whole, model, tensors))
     ram_bytes = config.ram_cache_bytes
     if ram_bytes is None:
         ram_bytes = default_ram_bytes(device)
@@ -124,24 +126,28 @@ def make_kv(
     return KvParts(tensors, manager, memory, transfers, _describe_schemes(model, verdict))
 
 
-def _identity(
-    loaded: LoadedModel,
-    weights: WeightFiles,
-    config: EngineConfig,
-    on_progress: StageCallback | None,
+def _whole_digest(
+    weights: WeightFiles, config: EngineConfig, on_progress: StageCallback | None
 ) -> bytes:
-    """Name weights and compute type: by all their bytes if something outlives the process.
-
-    Device and RAM never outlive the model, so without a folder the samples of the fingerprint do.
+    """Name the weights by all their bytes; empty if nothing outlives the process.
 
     Raises:
         ModelFileError: The files changed meanwhile, or cannot be read.
     """
     if config.cache_dir is None:
-        return loaded.fingerprint
+        return b""
     report = None if on_progress is None else partial(_report_check, on_progress)
-    digest = weights.digest(Path(config.cache_dir), report)
-    return hashlib.blake2b(digest + loaded.fingerprint, digest_size=32).digest()
+    return weights.digest(Path(config.cache_dir), report)
+
+
+def _identity(loaded: LoadedModel, whole: bytes) -> bytes:
+    """Name weights and compute type: by all their bytes if these were read.
+
+    Device and RAM never outlive the model, so for them the samples of the fingerprint do.
+    """
+    if not whole:
+        return loaded.fingerprint
+    return hashlib.blake2b(whole + loaded.fingerprint, digest_size=32).digest()
 
 
 def _report_check(on_progress: StageCallback, share: float) -> None:
@@ -248,7 +254,9 @@ def _make_arena(slot_bytes: int, ram_bytes: int) -> HostArena:
     return HostArena(slot_bytes, 0)
 
 
-def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskStore | None:
+def _open_disk(
+    config: EngineConfig, kv: KvTensors, namespace: bytes, maker: Maker
+) -> DiskStore | None:
     if config.cache_dir is None:
         return None
     root = Path(config.cache_dir)
@@ -259,6 +267,7 @@ def _open_disk(config: EngineConfig, kv: KvTensors, namespace: bytes) -> DiskSto
         block_size=kv.block_size,
         bytes_per_token=kv.bytes_per_token,
         budget_bytes=_UNBOUNDED if budget is None else budget,
+        maker=maker,
     )
     disk.open()
     if budget is None:  # how much there may be depends on how much there is
@@ -274,3 +283,14 @@ def _namespace(identity: bytes, model: LanguageModel, kv: KvTensors) -> bytes:
         digest.update(f"{len(part)}:{part}".encode())
     digest.update(identity)
     return digest.digest()
+
+
+def _maker(loaded: LoadedModel, whole: bytes, model: LanguageModel, kv: KvTensors) -> Maker:
+    """What the namespace names as one, in parts, so that a reason can be told."""
+    computing = f"{kv.block_size} {model.config_text}".encode()
+    return Maker.of(
+        fingerprint=loaded.fingerprint,
+        weights=whole,
+        computing=loaded.fingerprint + computing,
+        precision=kv.scheme.name.encode(),
+    )

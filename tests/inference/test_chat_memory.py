@@ -1,10 +1,12 @@
 """A conversation is never processed twice: whole chats over device, RAM and disk."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inference.engine import Engine
+from inference.formats.whole_digest import WeightFiles
 from inference.request import ChatMessage
 from tests.inference.chat_turns import Talk
 from tests.inference.tiny_engine import make_engine, make_loaded
@@ -233,6 +235,24 @@ def test_other_scheme_shares_nothing_and_says_so(cache: str) -> None:
         ("not_kept", False),
     ]
     engine.close()
+
+
+def test_other_weights_and_another_way_to_compute_are_told(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk("chat")
+    stops = []
+    for weights, arithmetic in ((b"1", b""), (b"2", b""), (b"2", b" as torch"), (b"1", b"")):
+        monkeypatch.setattr(WeightFiles, "digest", lambda *_, weights=weights: 32 * weights)
+        loaded = make_loaded(context_tokens=2048)
+        loaded = replace(loaded, fingerprint=loaded.fingerprint + arithmetic)
+        if arithmetic:  # to the app that is another model's fingerprint, so ids are not used
+            talk.messages = [ChatMessage(m.role, m.content) for m in talk.messages]
+        engine = make_engine(loaded, cache_dir=cache)
+        talk.say(engine, LONG)
+        stops.append(talk.metrics.reuse_stop)
+        engine.close()
+    assert stops == [None, "other_weights", "other_computing", "other_model"]
 
 
 # --- tiers ------------------------------------------------------------------------------------
