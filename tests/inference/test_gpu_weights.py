@@ -1,64 +1,35 @@
-"""Weights that stay packed or on the host, in whole models: by the CPU's operators, against plain ones."""
+"""Weights that stay packed, in whole models: by the CPU's operators, against plain ones."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import pytest
 import torch
 from torch import Tensor
 
-from inference.config import EngineConfig, SamplingParams
-from inference.engine import Engine
-from inference.errors import NotEnoughMemoryError, UnsupportedModelError
+from inference.errors import UnsupportedModelError
 from inference.formats.gguf import GgufFile
-from inference.model import gpu_weights, model_paths, placement
+from inference.model import gpu_weights, model_paths
 from inference.model.decoder import TorchDecoder
-from inference.model.decoder_weights import DecoderWeights, read_weights
-from inference.model.gguf_decoder import describe_gguf
-from inference.model.gguf_loading import build_module
-from inference.model.gguf_models import plan_model
 from inference.model.gpu_linear import PackedLinear
 from inference.model.gpu_weights import load_weights
-from inference.model.int4_product import CpuInt4
+from inference.model.int4_product import CpuInt4, CudaInt4
 from inference.model.loader import load_model
-from inference.model.placement import Room
+from inference.model.model_paths import Wish
 from inference.model.spec import WeightKey
 from inference.model.weight_plan import WeightPlan, plan_weights
-from tests.inference.gguf_files import write_twin
-from tests.inference.gguf_twins import remake, wide_config
 from tests.inference.loaded_models import logits_of
-from tests.inference.model_folders import write_folder
-from tests.inference.tiny_models import make_runner, make_tokens, run_chunked
-
-CPU = torch.device("cpu")
-TOKENS = make_tokens(30)
-NONE: frozenset[int] = frozenset()
-NUM_LAYERS = 4
-
-
-def make_twin(folder: Path, quantization: str, **changes: object) -> Path:
-    values = {"num_hidden_layers": NUM_LAYERS, "vocab_size": 272, **changes}
-    module = remake(wide_config(**values))
-    return write_twin(module, folder / "twin.gguf", quantization=quantization)
-
-
-def weights_in(file: GgufFile) -> DecoderWeights:
-    return describe_gguf(plan_model(file), file)
-
-
-def decoder_of(plan: WeightPlan, on_host: frozenset[int] = NONE) -> TorchDecoder:
-    placed = load_weights(plan, CPU, on_host, num_threads=2)
-    return TorchDecoder(
-        plan.weights.spec, placed.vectors, linears=placed.linears, stream=placed.stream
-    )
-
-
-def plain_logits(weights: DecoderWeights, dtype: torch.dtype) -> Tensor:
-    decoder = TorchDecoder(weights.spec, read_weights(weights, dtype=dtype))
-    return logits_of(decoder, TOKENS, chunk_tokens=7)
+from tests.inference.packed_models import (
+    CPU,
+    NONE,
+    NUM_LAYERS,
+    TOKENS,
+    decoder_of,
+    make_twin,
+    plain_logits,
+    weights_in,
+)
+from tests.inference.test_gpu_linear import shuffled_convert
 
 
 def bits_of(plan: WeightPlan) -> dict[int, int]:
@@ -180,6 +151,48 @@ def test_large_matrix_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.Mo
         assert torch.equal(logits_of(decoder_of(plan), TOKENS), whole)
 
 
+class EmulatedCuda(CudaInt4):
+    """The product of CUDA with its tiles and checks, computed with what it unpacks."""
+
+    def __init__(self) -> None:
+        super().__init__(shuffled_convert)
+
+    def multiply(self, x: Tensor, packed: Tensor, scales_and_zeros: Tensor) -> Tensor:
+        (num_rows, K), N = x.shape, packed.shape[0] * 8
+        assert num_rows > 0
+        assert x.dtype == scales_and_zeros.dtype == torch.bfloat16
+        assert x.is_contiguous()
+        assert packed.is_contiguous()
+        assert packed.shape[1:] == (K // (32 * packed.shape[3]), 32, packed.shape[3])
+        assert scales_and_zeros.shape == (K // 32, N, 2)
+        scale, zero = scales_and_zeros.float().permute(2, 1, 0).repeat_interleave(32, dim=2)
+        weights = (self.unpack(packed, K).float() - 8) * scale + zero
+        product: Tensor = x.float() @ weights.bfloat16().float().t()
+        return product.bfloat16()
+
+
+@pytest.mark.parametrize("many_rows", [5, 512])
+def test_packed_for_cuda_a_model_gives_logits_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_rows: int
+) -> None:
+    monkeypatch.setattr("inference.model.gpu_linear.MANY_ROWS", many_rows)
+    path = make_twin(tmp_path, "Q4_1", tie_word_embeddings=True, attention_bias=True)
+    with GgufFile.read(path) as file:
+        weights = weights_in(file)
+        plan = plan_weights(weights, torch.bfloat16, EmulatedCuda())
+        assert bits_of(plan) == {4: 7 * NUM_LAYERS + 1}
+        expected = plain_logits(weights, torch.float32)
+        plain = plain_logits(weights, torch.bfloat16)
+        there = decoder_of(plan, frozenset({2, 3}))
+    bound = 2 * (plain - expected).norm()
+    for chunk_tokens in (7, 1):
+        logits = logits_of(there, TOKENS, chunk_tokens=chunk_tokens)
+        assert (logits - expected).norm() < bound
+    monkeypatch.setattr(model_paths, "find_int4", lambda _device: EmulatedCuda())
+    assert model_paths._int4_product(Wish("cpu", "auto", "auto", 1)) is None
+    assert model_paths._int4_product(Wish("cuda", "auto", "auto", 1)) is not None
+
+
 @pytest.mark.slow
 def test_starter_model_loses_no_more_by_packing_than_by_its_type(starter_model_path: Path) -> None:
     with GgufFile.read(starter_model_path) as file:
@@ -193,175 +206,7 @@ def test_starter_model_loses_no_more_by_packing_than_by_its_type(starter_model_p
     assert (packed - expected).norm() < 1.5 * (plain - expected).norm()
 
 
-# --- layers on the host -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("quantization", "on_host"),
-    [("Q4_1", {3}), ("F32", {2, 3}), ("Q8_0", {1, 2, 3}), ("Q4_1", {0, 1, 2, 3})],
-)
-def test_layers_on_the_host_give_the_same_bits(
-    tmp_path: Path, quantization: str, on_host: set[int]
-) -> None:
-    path = make_twin(tmp_path, quantization, attention_bias=True, tie_word_embeddings=True)
-    with GgufFile.read(path) as file:
-        plan = plan_weights(weights_in(file), torch.bfloat16, CpuInt4())
-        here = decoder_of(plan)
-        there = decoder_of(plan, frozenset(on_host))
-    assert not here.has_streamed_layers
-    assert there.has_streamed_layers
-    for chunk_tokens in (30, 7, 1):
-        expected = logits_of(here, TOKENS, chunk_tokens=chunk_tokens)
-        assert torch.equal(logits_of(there, TOKENS, chunk_tokens=chunk_tokens), expected)
-
-
-def small_room(monkeypatch: pytest.MonkeyPatch, device_bytes: int, host_bytes: int) -> None:
-    def on(device: str) -> Room:
-        return Room(device, device_bytes, device_bytes, host_bytes, device_bytes)
-
-    monkeypatch.setattr(placement.Room, "on", on)
-    monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
-
-
-def test_model_that_does_not_fit_is_split_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_twin(tmp_path, "Q4_1")
-    with GgufFile.read(path) as file:
-        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
-        first = plain_logits(plan.weights, torch.float32)[-1]
-    layer = plan.layer_bytes[0]
-    small_room(monkeypatch, plan.shared_bytes + 4 * layer - 1, 10 * layer)
-    engine = Engine.load(path, EngineConfig(device="cpu", backend="torch"))
-    info = engine.info
-    greedy = SamplingParams(temperature=0.0, max_tokens=8)
-    outputs = engine.generate(conversation_id="a", prompt_token_ids=TOKENS, params=greedy)
-    split_ids = [token for output in outputs for token in output.token_ids]
-    engine.close()
-    assert info.backend == "blocks (CPU), 1 of 4 layers on cpu, 3 in RAM"
-    assert info.weights_bytes >= plan.shared_bytes + 4 * layer + 2 * layer
-    assert first[split_ids[0]] > first.max() - 0.01 * first.abs().max()
-
-
-def test_model_that_fits_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_twin(tmp_path, "Q4_1")
-    with GgufFile.read(path) as file:
-        plan = plan_weights(weights_in(file), torch.float32, CpuInt4())
-    needed = plan.shared_bytes + sum(plan.layer_bytes)
-    layer = plan.layer_bytes[0]
-    for device_bytes, host_bytes in (
-        (plan.shared_bytes + 3 * layer, layer),  # the host cannot hold three layers
-        (plan.shared_bytes, 10 * layer),  # no room for the two that come over
-        (100, 10 * needed),
-    ):
-        small_room(monkeypatch, device_bytes, host_bytes)
-        with pytest.raises(NotEnoughMemoryError) as caught:
-            load_model(path, backend="torch")
-        assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, device_bytes)
-
-
-def test_device_that_others_fill_while_weights_are_read_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: object, **_options: object) -> None:
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
-    monkeypatch.setattr(model_paths, "load_weights", full)
-    with pytest.raises(NotEnoughMemoryError):
-        load_model(make_twin(tmp_path, "Q4_1"), backend="torch")
-
-
-@pytest.mark.parametrize("kind", ["gguf", "folder"])
-def test_bridge_places_by_accelerate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    module = remake(wide_config(num_hidden_layers=NUM_LAYERS, tie_word_embeddings=True))
-    if kind == "gguf":
-        path = write_twin(module, tmp_path / "twin.gguf")
-    else:
-        path = write_folder(module, tmp_path / "tiny")
-    whole = load_model(path, backend="bridge")
-    room = Room("cpu", 0, 0, 2**30, 2**30)
-    monkeypatch.setattr(placement.Room, "on", lambda _device: room)
-    monkeypatch.setattr(placement.Room, "max_memory", {"cpu": 2**30})
-    split = load_model(path, backend="bridge")
-    if kind == "gguf":
-        assert split.module.hf_device_map == {"": "cpu"}
-        assert split.placement == f"0 of {NUM_LAYERS} layers on cpu, {NUM_LAYERS} in RAM"
-    ids = torch.tensor([TOKENS])
-    with torch.inference_mode():
-        assert torch.equal(split.module(ids).logits, whole.module(ids).logits)
-    small = replace(room, host_bytes=1000)
-    monkeypatch.setattr(placement.Room, "on", lambda _device: small)
-    with pytest.raises(NotEnoughMemoryError):
-        load_model(path, backend="bridge")
-
-
-def test_bridge_computes_where_a_layer_is_brought_over() -> None:
-    module = remake(wide_config(num_hidden_layers=3))
-    expected = run_chunked(make_runner(module), TOKENS, list(range(8)), chunk_tokens=7)
-    accelerate.cpu_offload(module.model.layers[1], execution_device=CPU)
-    assert next(module.model.layers[1].parameters()).device.type == "meta"
-    runner = make_runner(module)
-    assert runner.device == CPU
-    actual = run_chunked(runner, TOKENS, list(range(8)), chunk_tokens=7)
-    assert torch.equal(actual, expected)
-
-
-@pytest.mark.parametrize(
-    ("places", "words"),
-    [
-        ({"": 0}, ""),
-        ({"model.embed_tokens": 0, "model.layers": "cpu"}, "0 of 3 layers on cuda, 3 in RAM"),
-        (
-            {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "cpu",
-             "model.layers.2": "cpu", "model.norm": "cpu"},
-            "1 of 3 layers on cuda, 2 in RAM",
-        ),
-    ],
-)  # fmt: skip
-def test_placement_of_a_module_is_told(places: dict[str, Any], words: str) -> None:
-    module: Any = remake(wide_config(num_hidden_layers=3))
-    module.hf_device_map = places
-    assert placement.describe_module(module, "cuda:0") == words
-
-
-def test_tied_head_stays_with_its_embedding(tmp_path: Path) -> None:
-    module = remake(wide_config(num_hidden_layers=6, tie_word_embeddings=True))
-    path = write_twin(module, tmp_path / "twin.gguf")
-    with GgufFile.read(path) as file:
-        empty = build_module(plan_model(file), file, torch.float32)
-        layer = sum(p.nbytes for p in module.model.layers[0].parameters())
-        table = module.model.embed_tokens.weight.nbytes
-        places = placement.split_module(empty, {0: table + 4 * layer + 1000, "cpu": 2**30})
-    assert placement.place_of("lm_head.weight", places) == 0
-    assert placement.place_of("model.embed_tokens.weight", places) == 0
-    where = [placement.place_of(f"model.layers.{index}", places) for index in range(6)]
-    assert where == [0, 0, 0, "cpu", "cpu", "cpu"]  # and room for one that comes over
-
-
-def test_module_that_does_not_even_fit_the_host_is_refused() -> None:
-    module = remake(wide_config())
-    with pytest.raises(NotEnoughMemoryError):
-        placement.split_module(module, {"cpu": 1000})
-    assert placement.split_module(module, {"cpu": 10**9}) == {"": "cpu"}
-
-
 # --- which device may do what -----------------------------------------------------------------
-
-
-def seen_by(monkeypatch: pytest.MonkeyPatch, free: Mapping[str, int]) -> None:
-    monkeypatch.setattr(placement, "free_bytes", lambda device: free[device])
-
-
-def test_only_cuda_leaves_layers_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen_by(monkeypatch, {"cuda": 1000, "cuda:1": 2000, "mps": 1000, "xpu": 1000, "cpu": 10_000})
-    assert Room.on("cuda") == Room("cuda", 900, 700, 7500, 1000)
-    assert Room.on("cuda:1").max_memory == {1: 1400, "cpu": 7500}
-    for device in ("mps", "xpu", "cpu"):
-        room = Room.on(device)
-        assert (room.split_bytes, room.host_bytes) == (0, 0)
 
 
 def test_packing_on_a_cpu_is_left_to_the_kernels(tmp_path: Path) -> None:
