@@ -22,7 +22,7 @@ from inference.formats.codes import GROUP
 _TILE_ROWS = 8
 _TILE_COLUMNS = 16  # of the inner tiles, 2, 4 or 8 of which lie together
 _MIN_CAPABILITY = (8, 0)
-_TRIED_SHAPE = (64, 96)
+_TRIED_ROWS, _TRIED_COLUMNS = 64, (96, 192, 256)  # so that 2, 4 and 8 tiles lie together
 
 logger = logging.getLogger(__name__)
 
@@ -150,20 +150,24 @@ def is_int4_known(device: torch.device) -> bool:
 
 def is_right(product: Int4Product, device: torch.device) -> bool:
     """Try a product: torch's operators are private ones, and may change or be left out of a build."""
-    N, K = _TRIED_SHAPE
-    places = torch.arange(N * K, device=device).view(N, K)
-    codes = (places * 7 // 3 % 16).to(torch.uint8)
-    lines = torch.tensor([2.0, 1.0], dtype=torch.bfloat16, device=device)
-    x = (places[:3] % 5 - 2).bfloat16()  # small whole numbers: all is exact
     try:
-        packed = product.pack(codes)
-        out = product.multiply(x, packed, lines.expand(K // GROUP, N, 2).contiguous())
-        unpacked = product.unpack(packed, K)
+        is_exact = all(_is_exact(product, device, num_columns) for num_columns in _TRIED_COLUMNS)
     except (RuntimeError, NotImplementedError) as error:
         logger.warning("weights are unpacked, as their product cannot be computed: %s", error)
         return False
-    expected = x.float() @ ((codes.float() - 8) * 2 + 1).t()
-    if torch.equal(out.float(), expected.bfloat16().float()) and torch.equal(unpacked, codes):
-        return True
-    logger.warning("weights are unpacked, as their product gives wrong numbers")
-    return False
+    if not is_exact:
+        logger.warning("weights are unpacked, as their product gives wrong numbers")
+    return is_exact
+
+
+def _is_exact(product: Int4Product, device: torch.device, num_columns: int) -> bool:
+    """Whether a product of small whole numbers, and the way back, give just what they should."""
+    N, K = _TRIED_ROWS, num_columns
+    places = torch.arange(N * K, device=device).view(N, K)
+    codes = (places * 7 // 3 % 16).to(torch.uint8)
+    x = (places[:3] % 5 - 2).bfloat16()
+    line = torch.tensor([2.0, 1.0], dtype=torch.bfloat16, device=device)
+    packed = product.pack(codes)
+    out = product.multiply(x, packed, line.expand(K // GROUP, N, 2).contiguous())
+    expected = (x.float() @ ((codes.float() - 8) * 2 + 1).t()).bfloat16()
+    return torch.equal(out, expected) and torch.equal(product.unpack(packed, K), codes)

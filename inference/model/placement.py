@@ -20,9 +20,8 @@ logger = logging.getLogger(__name__)
 _SHARE_FOR_WEIGHTS = 0.9  # of what is free on a device, if all of it fits
 _SHARE_WHEN_SPLIT = 0.7  # the rest is for blocks and activations
 _SHARE_OF_HOST = 0.75
-_STREAMING_DEVICES = (
-    "cuda",
-)  # elsewhere the device's memory is the host's, or copies do not overlap
+# Elsewhere the memory of the device is that of the host, or copies would not overlap with computing.
+_STREAMING_DEVICES = ("cuda",)
 
 
 @dataclass(frozen=True, slots=True)
