@@ -51,7 +51,8 @@ class LoadedModel:
         weights_bytes: Memory of the weights.
         model_context_tokens: What the model was made for.
         fingerprint: Names weights and compute type; the same in every process.
-        placement: Which layers are where, for people; empty if all are on the device.
+        placement: How weights are kept and where, for people; empty if all are as the path has them,
+            on the device.
     """
 
     model: "nn.Module | LanguageModel"

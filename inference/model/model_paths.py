@@ -85,7 +85,7 @@ class MadeModel:
         weights_bytes: Memory of the weights.
         arithmetic: Names what keys and values depend on beside weights and text.
         rounded_to: Type that floats were rounded to at load; empty if they were not.
-        placement: Which layers are where, for people; empty if all are on the device.
+        placement: How weights are kept and where, for people; empty if all are floats on the device.
     """
 
     model: nn.Module | LanguageModel
@@ -216,6 +216,7 @@ def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeM
         model, buffer_bytes = _fill_decoder(plan, on_host, wish, reporter)
     except torch.OutOfMemoryError as error:  # others took memory meanwhile
         raise NotEnoughMemoryError(num_bytes, room.free) from error
+    where = describe_placement(len(on_host), len(layer_bytes), wish.device)
     return MadeModel(
         model=model,
         spec=plan.weights.spec,
@@ -223,7 +224,7 @@ def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeM
         weights_bytes=num_bytes + buffer_bytes,
         arithmetic=plan.arithmetic,
         rounded_to=plan.rounded_to,
-        placement=describe_placement(len(on_host), len(layer_bytes), wish.device),
+        placement=", ".join(part for part in (plan.words, where) if part),
     )
 
 

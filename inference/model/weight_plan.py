@@ -89,10 +89,20 @@ class WeightPlan:
         return vectors + (self.matrices[HEAD].num_bytes if HEAD in self.matrices else 0)
 
     @property
+    def bits(self) -> list[int]:
+        """Of packed matrices, rising."""
+        return sorted({plan.num_bits for plan in self.matrices.values() if plan.num_bits})
+
+    @property
+    def words(self) -> str:
+        """How weights are kept, for people; empty if as floats."""
+        bits = " and ".join(str(number) for number in self.bits)
+        return f"weights in {bits} bits" if bits else ""
+
+    @property
     def arithmetic(self) -> str:
         """What values depend on: see `MadeModel`."""
-        bits = sorted({plan.num_bits for plan in self.matrices.values() if plan.num_bits})
-        packed = " ".join(f"int{number}" for number in bits)
+        packed = " ".join(f"int{number}" for number in self.bits)
         return " ".join(part for part in (str(self.dtype), packed, self.rounded_to) if part)
 
 

@@ -78,6 +78,11 @@ def test_floats_are_rounded_if_that_is_wished_for(tmp_path: Path, type_name: Any
         # The head keeps 8 bits even then.
         assert bits_of(plan) == ({8: layers + 1} if type_name == "Q8_0" else {4: layers, 8: 1})
         assert kept.arithmetic != plan.arithmetic
+        assert kept.words == ""
+        assert (
+            plan.words
+            == {"Q8_0": "weights in 8 bits", "Q4_1": "weights in 4 and 8 bits"}[type_name]
+        )
         error = (logits_of(decoder_of(plan), TOKENS) - expected).norm() / expected.norm()
         assert 1e-4 < error < {"Q8_0": 0.04, "Q4_1": 0.25}[type_name]
 

@@ -78,7 +78,7 @@ def test_model_that_does_not_fit_is_split_and_says_so(
     outputs = engine.generate(conversation_id="a", prompt_token_ids=TOKENS, params=greedy)
     split_ids = [token for output in outputs for token in output.token_ids]
     engine.close()
-    assert info.backend == "blocks (CPU), 1 of 4 layers on cpu, 3 in RAM"
+    assert info.backend == "blocks (CPU), weights in 4 bits, 1 of 4 layers on cpu, 3 in RAM"
     assert info.weights_bytes >= plan.shared_bytes + 4 * layer + 2 * layer
     assert first[split_ids[0]] > first.max() - 0.01 * first.abs().max()
 
