@@ -1,6 +1,10 @@
 """What each way of storing keys and values costs and saves: `python -m tests.benchmarks.kv_schemes`.
 
-    perplexity      of this project's own documents, about 4,000 tokens, and how much more than fp16's
+    perplexity      of this project's own documents, by default 4,096 tokens, and by how much it is more
+                    than fp16's. Behind +- is the standard error of that difference, from the differences
+                    of single tokens: our kernels round inputs to 8 bits, so what is stored differently in
+                    the last digit comes out a little better or worse by chance. --backend torch computes
+                    in float32 throughout; there the difference is the scheme's own.
     decode at D     tokens per second with D tokens before them, and the ratio to fp32's: schemes take
                     turns, rates are medians over the rounds, ratios medians of the rounds' ratios
     per token       memory of one token over all layers
@@ -10,14 +14,18 @@ With --int4-verdict it also prints what the program would decide about int4 for 
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
 import time
 from pathlib import Path
+from typing import cast
 
 import psutil
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from app.starter_model import find_starter_model
 from inference.attention.blocks import BlocksAttention
@@ -25,41 +33,69 @@ from inference.config import KvSchemeName
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
-from inference.model.bridge import TransformersBridge
-from inference.model.kv_quality import assess_int4, perplexity, sample_text
-from inference.model.linear import use_fast_linear
+from inference.model.base import LanguageModel, Runner
+from inference.model.kv_quality import assess_int4, sample_text
 from inference.model.loader import load_model
-from inference.model.runner import ModelRunner
 from inference.model.step import Chunk
 
 SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "int8", "int4")
 DEPTHS = (0, 1024, 4000)
 BLOCK_SIZE = 16
 DECODE_TOKENS = 16
+CHUNK_TOKENS = 128
 MAX_TEXT_TOKENS = 4096
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 
 
-def make_runner(bridge: TransformersBridge, scheme: KvSchemeName, num_tokens: int) -> ModelRunner:
+def make_runner(model: LanguageModel, scheme: KvSchemeName, num_tokens: int) -> Runner:
     """A runner with blocks of its own, which lie in one run, full of random tokens."""
     kv = KvTensors(
-        bridge.geometry,
+        model.geometry,
         num_blocks=-(-num_tokens // BLOCK_SIZE),
         block_size=BLOCK_SIZE,
-        scheme=find_scheme(scheme, bridge.dtype),
+        scheme=find_scheme(scheme, model.dtype),
         device=torch.device("cpu"),
     )
     kv.touch(range(kv.num_blocks))
     slots = torch.arange(kv.num_blocks * BLOCK_SIZE)
-    for index, layer in enumerate(bridge.geometry):
+    for index, layer in enumerate(model.geometry):
         shape = (1, layer.num_kv_heads, len(slots), layer.head_dim)
-        new = KeyValues(*(torch.randn(shape, dtype=bridge.dtype) for _ in range(2)))
+        new = KeyValues(*(torch.randn(shape, dtype=model.dtype) for _ in range(2)))
         kv.write(index, slots, new)
-    return ModelRunner(bridge, kv, BlocksAttention(), device=torch.device("cpu"))
+    return model.make_runner(kv, BlocksAttention())
 
 
-def decode_rate(runner: ModelRunner, depth: int) -> float:
+def token_losses(runner: Runner, token_ids: list[int]) -> Tensor:
+    """How surprised the model is by each token but the first, (T - 1,), float64."""
+    losses = []
+    for low in range(0, len(token_ids) - 1, CHUNK_TOKENS):
+        high = min(low + CHUNK_TOKENS, len(token_ids) - 1)
+        table = range(runner.kv.num_blocks)
+        chunk = Chunk(token_ids[low:high], low, table, needs_logits=True, needs_all_logits=True)
+        following = torch.tensor(token_ids[low + 1 : high + 1])
+        loss = functional.cross_entropy(runner.run([chunk]), following, reduction="none")
+        losses.append(loss.double())
+    return torch.cat(losses)
+
+
+def measure_losses(model: LanguageModel, token_ids: list[int]) -> dict[str, dict[str, float]]:
+    """Perplexity by scheme, and how much more than fp16's it is, in percent."""
+    losses = {
+        name: token_losses(make_runner(model, name, len(token_ids)), token_ids) for name in SCHEMES
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, each in losses.items():
+        more = each - losses["fp16"]
+        found[name] = {
+            "perplexity": math.exp(each.mean()),
+            "more_percent": 100 * math.expm1(more.mean()),
+            "standard_error_percent": 100 * float(more.std()) / math.sqrt(len(more)),
+        }
+    return found
+
+
+def decode_rate(runner: Runner, depth: int) -> float:
     """Tokens per second after `depth` tokens."""
     table = range(runner.kv.num_blocks)
     began = time.perf_counter()
@@ -68,11 +104,9 @@ def decode_rate(runner: ModelRunner, depth: int) -> float:
     return DECODE_TOKENS / (time.perf_counter() - began)
 
 
-def measure_decode(
-    bridge: TransformersBridge, *, rounds: int
-) -> dict[int, dict[str, dict[str, float]]]:
+def measure_decode(model: LanguageModel, *, rounds: int) -> dict[int, dict[str, dict[str, float]]]:
     """Median rates and ratios to fp32 by depth and scheme; schemes take turns."""
-    runners = {name: make_runner(bridge, name, max(DEPTHS) + DECODE_TOKENS) for name in SCHEMES}
+    runners = {name: make_runner(model, name, max(DEPTHS) + DECODE_TOKENS) for name in SCHEMES}
     found: dict[int, dict[str, dict[str, float]]] = {}
     for depth in DEPTHS:
         rates: dict[str, list[float]] = {name: [] for name in SCHEMES}
@@ -101,7 +135,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", type=Path, default=find_starter_model())
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--backend", choices=("fast", "torch"), default="fast")
+    parser.add_argument("--rounds", type=int, default=5, help="0: no decode")
+    parser.add_argument("--text", type=Path, help="a text instead of the documents")
     parser.add_argument("--text-tokens", type=int, default=MAX_TEXT_TOKENS, help="0: no perplexity")
     parser.add_argument("--int4-verdict", action="store_true")
     arguments = parser.parse_args()
@@ -114,49 +150,54 @@ def main() -> None:
     """Measure, print a table and one line of JSON."""
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
-    loaded = load_model(arguments.model.resolve(), device="cpu", dtype="float32", on_progress=None)
-    use_fast_linear(loaded.module)
-    bridge = TransformersBridge(loaded.module, arguments.model)
-    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+    loaded = load_model(
+        arguments.model.resolve(),
+        device="cpu",
+        dtype="float32",
+        backend=arguments.backend,
+        num_threads=arguments.threads,
+    )
+    model = cast("LanguageModel", loaded.model)
+    paths = [arguments.text] if arguments.text else [ROOT / name for name in DOCUMENTS]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
     token_ids = loaded.tokenizer.encode_text(text)[: arguments.text_tokens]
-    decode = measure_decode(bridge, rounds=arguments.rounds)
-    perplexities = {}
-    if len(token_ids) > 1:
-        perplexities = {
-            name: perplexity(make_runner(bridge, name, len(token_ids)), token_ids)
-            for name in SCHEMES
-        }
-    per_token = {name: make_runner(bridge, name, BLOCK_SIZE).kv.bytes_per_token for name in SCHEMES}
-    print(f"{loaded.name}, {arguments.threads} threads, text of {len(token_ids)} tokens")
+    decode = measure_decode(model, rounds=arguments.rounds) if arguments.rounds else {}
+    losses = measure_losses(model, token_ids) if len(token_ids) > 1 else {}
+    per_token = {name: make_runner(model, name, BLOCK_SIZE).kv.bytes_per_token for name in SCHEMES}
     print(
-        f"{'scheme':<8}{'per token':>12}{'perplexity':>24}"
-        + "".join(f"{f'decode at {depth}':>22}" for depth in DEPTHS)
+        f"{loaded.name}, {model.kernels}, {arguments.threads} threads, text of {len(token_ids)} tokens"
+    )
+    print(
+        f"{'scheme':<8}{'per token':>12}{'perplexity':>34}"
+        + "".join(f"{f'decode at {depth}':>22}" for depth in decode)
     )
     for name in SCHEMES:
         line = f"{name:<8}{per_token[name]:>12,}"
-        if perplexities:
-            growth = 100 * (perplexities[name] / perplexities["fp16"] - 1)
-            line += f"{perplexities[name]:>14.4f} {growth:>+7.3f} %"
+        if name in losses:
+            found = losses[name]
+            line += f"{found['perplexity']:>14.4f} {found['more_percent']:>+7.3f} %"
+            line += f" +- {found['standard_error_percent']:.3f}".ljust(11)
         else:
-            line += f"{'-':>24}"
-        for depth in DEPTHS:
-            row = decode[depth][name]
+            line += f"{'-':>34}"
+        for rows in decode.values():
+            row = rows[name]
             line += f"{row['tokens_per_second']:>14.1f} {row['to_fp32']:>6.2f}x"
         print(line)
     report = {
         "benchmark": "kv_schemes",
         "model": loaded.name,
+        "backend": arguments.backend,
         "threads": arguments.threads,
         "rounds": arguments.rounds,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "bytes_per_token": per_token,
         "text_tokens": len(token_ids),
-        "perplexity": perplexities,
+        "losses": losses,
         "decode": decode,
     }
     if arguments.int4_verdict:
         sample = loaded.tokenizer.encode_text(sample_text())
-        verdict = assess_int4(bridge, BlocksAttention(), sample, BLOCK_SIZE)
+        verdict = assess_int4(model, BlocksAttention(), sample, BLOCK_SIZE)
         print(f"int4: loss {100 * verdict.loss:.2f} %. {verdict.reason or 'Offered.'}")
         report["int4_loss"] = verdict.loss
     print(json.dumps(report))
