@@ -5,25 +5,42 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
-from inference.engine_loading import load_parts
+from inference.engine_loading import ProgressCallback, load_parts
 from inference.errors import NotEnoughMemoryError
-from inference.model.decoder import TorchDecoder
-from inference.model.decoder_weights import read_weights
 from inference.model.loader import LoadedModel
-from tests.benchmarks import gpu_check, gpu_models
+from inference.model.model_paths import ModelSource, Wish, make_model
+from inference.model.progress import LoadReporter
+from tests.benchmarks import gpu_check, gpu_models, gpu_split
 from tests.benchmarks.gpu_check import VARIANTS, Check
 from tests.inference.tiny_decoders import make_variant, weights_of
 from tests.inference.tiny_engine import make_loaded
 
+REFUSED = {"flash": "it runs on CUDA devices only", "Q8_0 weights": "keeps weights as Q8_0"}
 
-def load_tiny(path: Path, **options: object) -> LoadedModel:
+
+def load_tiny(
+    path: Path, *, on_progress: ProgressCallback | None = None, **options: Any
+) -> LoadedModel:
+    """A tiny model, on the way that a file would go."""
     weights = weights_of(make_variant("llama"))
-    decoder = TorchDecoder(weights.spec, read_weights(weights, dtype=torch.float32))
-    return replace(make_loaded(), model=decoder)
+    source = ModelSource(
+        path=path,
+        num_parameters=weights.num_parameters,
+        fingerprint=b"tiny",
+        describe=lambda: weights,
+        make_module=lambda *_: pytest.fail("our decoder knows it"),
+    )
+    made = make_model(source, Wish(**options), LoadReporter(on_progress))
+    return replace(
+        make_loaded(),
+        model=made.model,
+        weights_bytes=made.weights_bytes,
+        placement=made.placement,
+    )
 
 
 @pytest.mark.slow
@@ -31,26 +48,32 @@ def test_all_parts_run_and_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_models, "load_parts", partial(load_parts, load=load_tiny))
+    monkeypatch.setattr(gpu_split, "_SHARE", 0.9)  # of four layers, two must fit the buffers
     out = tmp_path / "numbers.json"
     arguments = ["gpu_check", "tiny.gguf", "--device", "cpu", "--quick", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", arguments)
     gpu_check.main()
     results = json.loads(out.read_text(encoding="utf-8"))["results"]
     own = ["device", "kernels", "families", "products", "copies", "tiny, CPU float32"]
-    assert list(results) == own + [f"tiny, {name}" for name in VARIANTS]
+    assert list(results) == [
+        *own,
+        *(f"tiny, {name}" for name in VARIANTS),
+        "tiny, half on the host",
+    ]
     assert [name for name, found in results.items() if "failed" in found] == []
     assert results["families"]["llama float32"] < 1e-4
     assert results["products"]["int4 error"] < 0.01
     assert results["products"]["int8 error"] < 0.01
     for name in VARIANTS:
         found = results[f"tiny, {name}"]
-        if name == "flash":
-            assert found["not possible"].endswith("it runs on CUDA devices only.")
+        if name in REFUSED:
+            assert REFUSED[name] in found["not possible"]
             continue
         assert abs(found["perplexity against float32"]) < 0.01
         assert found["reply like float32, tokens"] == 4
         assert found["decode at 100 tok/s"] > 0
         assert found["decode at 100 of bandwidth"] > 0
+    assert results["tiny, half on the host"]["the reply is that of the whole model"]
     text = capsys.readouterr().out
     assert "the reply with graphs is that without: True" in text
 
