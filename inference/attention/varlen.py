@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from inference.attention.base import LayerCall
 from inference.attention.paged import PagedStep
@@ -23,16 +22,23 @@ class VarlenKernel:
     name = "varlen"
     has_softcap = False
 
-    def __init__(self, function: Callable[..., Any] = varlen_attn) -> None:
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
         """Take torch's function, or another of the same signature and meaning."""
         self._function = function
 
     def why_not_on(self, device: torch.device) -> str:
-        """See `PagedKernel`."""
-        return why_no_flash_on(device)
+        """See `PagedKernel`; imports the kernel where it can run."""
+        reason = why_no_flash_on(device)
+        if not reason and self._function is None:
+            # Not before: it brings torch's compiler with it, seconds of every start on a CPU.
+            from torch.nn.attention.varlen import varlen_attn
+
+            self._function = varlen_attn
+        return reason
 
     def attend(self, query: Tensor, pages: KeyValues, step: PagedStep, call: LayerCall) -> Tensor:
         """See `PagedKernel`."""
+        assert self._function is not None, "it was asked whether it can run"
         has_groups = query.shape[1] > pages.keys.shape[2]
         window = call.window if call.window is not None and call.window < step.max_keys else None
         out: Tensor = self._function(

@@ -1,6 +1,10 @@
 """Which attention is chosen, why, and which orders are refused."""
 
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +137,27 @@ def test_other_devices_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert VarlenKernel().why_not_on(torch.device("cuda")) == "it was never tried on ROCm"
 
 
+def test_varlen_calls_torchs_function_as_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    kernel = VarlenKernel()
+    assert kernel.why_not_on(torch.device("cuda")) == ""
+    assert kernel._function is varlen_attn
+    declared = inspect.signature(varlen_attn)
+    calls = []
+
+    def noting(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(declared.bind(*args, **kwargs).arguments)
+        return emulated_varlen_attn(*args, **kwargs)
+
+    choose_attention("varlen", needs(), [EmulatedVarlen(noting)])  # tries it
+    assert {call["window_size"] for call in calls} == {(-1, -1), (-1, 0), (306, 0)}
+    assert {(call["cu_seq_q"].dtype, call["block_table"].dtype) for call in calls} == {
+        (torch.int32, torch.int32)
+    }
+
+
 def changed(**changes: Callable[[Any], Any]) -> Kernel:
     """A kernel that gets some of its arguments wrong."""
 
@@ -173,3 +198,19 @@ def test_kernel_that_computes_something_else_is_not_used(name: str) -> None:
 def test_kernel_that_refuses_is_not_used() -> None:
     text = refusal("varlen", needs(), EmulatedVarlen(no_table))
     assert "the kernel refuses to run: block_table is not supported." in text
+
+
+def test_engine_loads_without_torchs_compiler_and_kernels_of_other_devices() -> None:
+    code = (
+        "import sys, torch\n"
+        "import inference.engine, inference.model.decoder\n"
+        "from inference.attention.varlen import VarlenKernel\n"
+        "VarlenKernel().why_not_on(torch.device('cpu'))\n"
+        "print([name for name in ('torch._dynamo', 'torch.nn.attention.varlen', 'flash_attn')"
+        " if name in sys.modules])\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -48,6 +48,7 @@ class Pair:
     def _attention(self) -> PagedAttention:
         device = self.decoder.device
         kernel = EmulatedVarlen() if device.type == "cpu" else VarlenKernel()
+        assert kernel.why_not_on(device) == ""
         return PagedAttention(kernel, block_size=P, device=device)
 
     def _runner(self, *, has_spare: bool) -> ModelRunner:
