@@ -163,6 +163,7 @@ def _open(
             kv_scheme=options.kv,
             num_threads=options.threads,
             backend=options.backend,
+            weights=options.weights,
         )
     try:
         return opener(model, config)

@@ -20,7 +20,7 @@ from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
 from app.texts import without_controls
-from inference.config import BACKENDS, SamplingParams
+from inference.config import BACKENDS, WEIGHT_TYPES, SamplingParams
 from inference.errors import (
     ComputeError,
     EngineError,
@@ -114,6 +114,13 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         default="auto",
         metavar="NAME",
         help=f"what computes the model: {', '.join(BACKENDS)}",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHT_TYPES,
+        default="auto",
+        metavar="NAME",
+        help=f"how to keep weights that the file holds as floats: {', '.join(WEIGHT_TYPES)}",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from app.settings import Settings
-from inference.config import BackendName, EngineConfig, KvSchemeName
+from inference.config import BackendName, EngineConfig, KvSchemeName, WeightTypeName
 
 
 def engine_config(
@@ -15,6 +15,7 @@ def engine_config(
     kv_scheme: KvSchemeName | None = None,
     num_threads: int | None = None,
     backend: BackendName = "auto",
+    weights: WeightTypeName = "auto",
 ) -> EngineConfig:
     """How to open a model.
 
@@ -25,12 +26,14 @@ def engine_config(
         kv_scheme: None takes what is set for this model.
         num_threads: None takes what is set.
         backend: What is to compute the model.
+        weights: How to keep its floats.
     """
     return EngineConfig(
         kv_scheme=kv_scheme or kv_scheme_of(settings, model_path),
         context_tokens=settings.context_tokens,
         num_threads=settings.num_threads if num_threads is None else num_threads,
         backend=backend,
+        weights=weights,
         kv_cache_bytes=settings.kv_cache_bytes,
         ram_cache_bytes=settings.ram_cache_bytes,
         disk_cache_bytes=settings.disk_cache_bytes,

@@ -91,16 +91,16 @@ def test_json_has_null_for_what_is_unknown(
     assert (report["ttft_ms"], report["prefill_tps"], report["decode_tps"]) == (None, None, None)
 
 
-def test_threads_and_backend_of_the_command_line_go_before_the_settings(asker: Asker) -> None:
+def test_engine_options_of_the_command_line_go_before_the_settings(asker: Asker) -> None:
     asker.paths.prepare()
     settings = SettingsStore(asker.paths.settings_file, delay_s=1000.0)
     settings.change(num_threads=2)
     settings.flush()
-    asker.ask("Hello", "--threads", "3", "--backend", "bridge")
+    asker.ask("Hello", "--threads", "3", "--backend", "bridge", "--weights", "Q8_0")
     asker.ask("Hello")
     first, second = asker.engines
-    assert (first.config.num_threads, first.config.backend) == (3, "bridge")
-    assert (second.config.num_threads, second.config.backend) == (2, "auto")
+    used = [(c.num_threads, c.backend, c.weights) for c in (first.config, second.config)]
+    assert used == [(3, "bridge", "Q8_0"), (2, "auto", "auto")]
 
 
 @pytest.mark.parametrize(

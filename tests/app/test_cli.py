@@ -60,6 +60,7 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--backend", "gpu"], "argument --backend: invalid choice: 'gpu'"),
         (["ask", "x", "--threads", "two"], "argument --threads: invalid int value: 'two'"),
         (["ask", "x", "--kv", "int2"], "argument --kv: invalid choice: 'int2'"),
+        (["ask", "x", "--weights", "Q2"], "argument --weights: invalid choice: 'Q2'"),
         (["ask", "x", "--model"], "--model"),
         (["--bogus"], "--bogus"),
         (["--profile"], "--profile"),
