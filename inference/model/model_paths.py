@@ -171,11 +171,11 @@ def _why_not_fast(wish: Wish) -> str:
 
 
 def _cannot_round(path: Path, wish: Wish) -> UnsupportedModelError:
-    reason = _why_not_fast(wish) or "another way is needed or was chosen"
+    reason = _why_not_fast(wish) or "the model needs another backend, or another was chosen"
     return UnsupportedModelError(
         path,
-        f"Only the backend 'fast' keeps weights as {wish.weights}, or a CUDA card that computes in "
-        f"bfloat16, and neither can compute here: {reason}.",
+        f"Weights are kept as {wish.weights} by the backend 'fast' or by a CUDA card, in bfloat16. "
+        f"Here neither computes: {reason}.",
         hint="Choose auto for the weights.",
     )
 
