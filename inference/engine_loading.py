@@ -27,6 +27,7 @@ from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
 from inference.metrics import ModelInfo
 from inference.model.base import LanguageModel, Runner
+from inference.model.devices import choose_device
 from inference.model.graphs import GraphRunner
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
@@ -87,13 +88,13 @@ def load_parts(
         load: Reads the weights; tests give models of their own.
 
     Raises:
-        InvalidRequestError: int4 keys and values are wanted and would make this model worse, or an
-            attention is wanted that cannot be.
+        InvalidRequestError: int4 keys and values are wanted and would make this model worse, or a
+            device or an attention is wanted that cannot be.
         ModelFileError: The file or folder is at fault, or of a kind that cannot be run.
         NotEnoughMemoryError: Weights or the smallest KV memory do not fit.
     """
     began = time.perf_counter()
-    device = _choose_device(config.device)
+    device = choose_device(config.device)
     num_threads = config.num_threads or _default_threads()
     torch.set_num_threads(num_threads)
     weights = WeightFiles.seen_at(path)
@@ -207,16 +208,6 @@ def _default_threads() -> int:
     if wish.isdecimal() and int(wish) > 0:
         return int(wish)
     return psutil.cpu_count(logical=False) or 1
-
-
-def _choose_device(name: str) -> str:
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "xpu" if torch.xpu.is_available() else "cpu"
 
 
 def _choose_attention(model: LanguageModel, config: EngineConfig) -> tuple[AttentionBackend, str]:
