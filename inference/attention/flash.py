@@ -1,5 +1,6 @@
 """The flash-attn package, over a block table: optional, CUDA only, and the kernel that can cap scores."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from inference.attention.base import LayerCall
 from inference.attention.paged import PagedStep
 from inference.attention.varlen import why_no_flash_on
 from inference.kv_cache.layer_memory import KeyValues
+
+logger = logging.getLogger(__name__)
 
 
 class FlashKernel:
@@ -31,8 +34,10 @@ class FlashKernel:
             from flash_attn import flash_attn_varlen_func
         except ModuleNotFoundError:
             return "the package flash-attn is not installed"
-        except (ImportError, OSError):
-            return "the package flash-attn was built for another torch"
+        except Exception:
+            # Whatever an extension of another torch, driver or compiler raises: it cannot be used.
+            logger.warning("flash-attn cannot be imported", exc_info=True)
+            return "the package flash-attn does not fit this torch"
         self._function = flash_attn_varlen_func
         return ""
 

@@ -9,8 +9,9 @@ Such a kernel takes all rows of a step and all sequences at once:
 Rows are the last tokens of their sequence, causal among themselves. Keys and values are handed over
 where they lie, as strided views (N, P, KH, D); what the kernels want of strides is that D is contiguous.
 
-The table is as wide as the longest sequence needs, rounded up to a power of two, in eager steps and in
-captured ones alike: how a kernel splits its work depends on that width, and so do the last bits.
+The table is as wide as the longest sequence needs, rounded up to a power of two and to four at least, in
+eager steps and in captured ones alike: how a kernel splits its work depends on that width, and so do the
+last bits.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from torch import Tensor
 from inference.attention.base import LayerCall, Span
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
 
+# Each width is captured once, in the midst of a reply: most chats end before they need another.
+_MIN_WIDTH = 4
+
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
@@ -30,7 +34,7 @@ class TableShape:
 
     Attributes:
         num_sequences: B.
-        num_blocks: Width of the block table, a power of two.
+        num_blocks: Width of the block table, a power of two, at least 4.
     """
 
     num_sequences: int
@@ -40,7 +44,7 @@ class TableShape:
     def of(cls, spans: Sequence[Span], block_size: int) -> "TableShape":
         """The smallest that holds these spans."""
         longest = max(span.start + span.num_rows for span in spans)
-        return cls(len(spans), power_of_two(-(-longest // block_size)))
+        return cls(len(spans), max(_MIN_WIDTH, power_of_two(-(-longest // block_size))))
 
     @property
     def num_numbers(self) -> int:

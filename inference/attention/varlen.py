@@ -1,6 +1,8 @@
 """torch's own attention kernel for sequences of different lengths, over a block table. CUDA only.
 
-It is the FlashAttention-2 that comes with torch, behind `torch.nn.attention.varlen.varlen_attn`.
+It is the FlashAttention-2 that comes with torch. `torch.nn.attention.varlen.varlen_attn` is its public
+face; what is called here is the operator behind it, because that face is written in Python: importing it
+brings torch's compiler along, seconds of a start, and each call costs tens of microseconds in each layer.
 """
 
 from collections.abc import Callable
@@ -15,32 +17,31 @@ from inference.kv_cache.layer_memory import KeyValues
 
 _OLDEST = (8, 0)  # compute capability: Ampere
 
+_operator = torch.ops.aten._flash_attention_forward.default
+
 
 class VarlenKernel:
-    """`varlen_attn`."""
+    """`_flash_attention_forward`, as `varlen_attn` calls it in torch 2.13."""
 
     name = "varlen"
     has_softcap = False
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        """Take torch's function, or another of the same signature and meaning."""
+    def __init__(self, function: Callable[..., Any] = _operator) -> None:
+        """Take torch's operator, or another of the same signature and meaning."""
         self._function = function
 
     def why_not_on(self, device: torch.device) -> str:
-        """See `PagedKernel`; imports the kernel where it can run."""
+        """See `PagedKernel`."""
         reason = why_no_flash_on(device)
-        if not reason and self._function is None:
-            # Not before: it brings torch's compiler with it, seconds of every start on a CPU.
-            from torch.nn.attention.varlen import varlen_attn
-
-            self._function = varlen_attn
+        if not reason and not torch.backends.cuda.is_flash_attention_available():
+            return "this build of torch lacks FlashAttention"  # as those for Windows do
         return reason
 
     def attend(self, query: Tensor, pages: KeyValues, step: PagedStep, call: LayerCall) -> Tensor:
         """See `PagedKernel`."""
-        assert self._function is not None, "it was asked whether it can run"
         has_groups = query.shape[1] > pages.keys.shape[2]
         window = call.window if call.window is not None and call.window < step.max_keys else None
+        left, right = _window_size(step, window)
         out: Tensor = self._function(
             query,
             pages.keys,
@@ -49,13 +50,16 @@ class VarlenKernel:
             step.first_keys,
             step.max_rows,
             step.max_keys,
+            0.0,  # share of weights to drop
+            (left, right) == (-1, 0),  # said once more: causal
+            False,  # no mask for debugging
             scale=call.scaling,
-            window_size=_window_size(step, window),
-            enable_gqa=has_groups,
+            window_size_left=left,
+            window_size_right=right,
             seqused_k=step.num_keys,
             block_table=step.table,
             num_splits=None if _may_split(step, window, has_groups=has_groups) else 1,
-        )
+        )[0]
         return out
 
 

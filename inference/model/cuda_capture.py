@@ -1,6 +1,7 @@
 """Captures work as CUDA graphs. Engine thread only."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +15,13 @@ class CudaCapture:
     """Captures into one memory pool, which all graphs share: they never run at the same time.
 
     Source: torch's notes on CUDA semantics, "CUDA Graphs".
+
+    Attributes:
+        has_failed: Whether a capture broke off in this process. torch keeps the memory of its pool for good
+            then, and its allocator goes on as if something were captured: so nothing is captured after it.
     """
+
+    has_failed: ClassVar[bool] = False
 
     def __init__(self, device: torch.device) -> None:
         """Make a stream and a pool on a device."""
@@ -44,6 +51,7 @@ class CudaCapture:
                 output = compute()
         except BaseException:
             torch.cuda.set_stream(current)  # torch leaves the other one on if a capture fails
+            CudaCapture.has_failed = True
             raise
 
         def replay() -> Tensor:
@@ -54,7 +62,7 @@ class CudaCapture:
 
 
 def cuda_capture(device: torch.device) -> CudaCapture | None:
-    """What captures on a device; None where there are no CUDA graphs."""
-    if device.type != "cuda" or torch.version.hip is not None:
+    """What captures on a device; None where there are no CUDA graphs, or none any more."""
+    if device.type != "cuda" or torch.version.hip is not None or CudaCapture.has_failed:
         return None
     return CudaCapture(device)

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,49 +16,59 @@ from inference.model.graphs import Replay
 PAGE_SLOTS = 256
 
 
-def emulated_varlen_attn(
+def emulated_flash_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor | None,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
     max_q: int,
     max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
     *,
     scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
     seqused_k: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
-) -> Tensor:
-    """What `torch.nn.attention.varlen.varlen_attn` says that it computes, and what it checks.
+) -> tuple[Tensor, ...]:
+    """What `aten._flash_attention_forward` computes with a block table, and what it checks.
 
     Nothing is read back to the processor meanwhile: so it can be captured like the kernel.
     """
+    assert (dropout_p, return_debug_mask, alibi_slopes) == (0.0, False, None)
+    assert cum_seq_q is not None
+    assert window_size_left is not None
+    assert window_size_right is not None
     T, H, D = query.shape
     assert block_table is not None
     assert seqused_k is not None
-    assert cu_seq_k is not None
+    assert cum_seq_k is not None
     B, W = block_table.shape
     N, P, KH, _ = key.shape
-    numbers = (cu_seq_q, cu_seq_k, seqused_k, block_table)
+    numbers = (cum_seq_q, cum_seq_k, seqused_k, block_table)
     assert all(tensor.dtype == torch.int32 and tensor.is_contiguous() for tensor in numbers)
-    assert cu_seq_q.shape == cu_seq_k.shape == (B + 1,)
+    assert cum_seq_q.shape == cum_seq_k.shape == (B + 1,)
     assert seqused_k.shape == (B,)
     assert value.shape == key.shape == (N, P, KH, D)
     assert query.dtype == key.dtype == value.dtype
     assert {tensor.stride(-1) for tensor in (query, key, value)} == {1}
     assert P % PAGE_SLOTS == 0
-    assert enable_gqa == (H != KH)
+    assert H % KH == 0
     assert max_k == W * P
     assert max_q >= 1
-    if B > 1 and (max_q > 1 or window_size != (-1, -1) or H == KH):
+    left, right = window_size_left, window_size_right
+    assert is_causal == ((left, right) == (-1, 0))
+    if B > 1 and (max_q > 1 or (left, right) != (-1, -1) or H == KH):
         assert num_splits == 1  # see `inference.attention.varlen._may_split`
     rows = torch.arange(T)
-    owner = torch.searchsorted(cu_seq_q, rows, right=True, out_int32=True).long() - 1
+    owner = torch.searchsorted(cum_seq_q, rows, right=True, out_int32=True).long() - 1
     used = seqused_k[owner]
-    place = used - cu_seq_q[owner + 1] + rows  # bottom right: the last row is the last token
+    place = used - cum_seq_q[owner + 1] + rows  # bottom right: the last row is the last token
     slots = torch.arange(W * P)
     pages = block_table[owner].long()
     # To T, KH, one group of query heads, W * P, D.
@@ -65,7 +76,6 @@ def emulated_varlen_attn(
         pool[pages].reshape(T, W * P, KH, 1, D).permute(0, 2, 3, 1, 4).float()
         for pool in (key, value)
     )
-    left, right = window_size
     hidden = slots >= used[:, None]
     if right >= 0:
         hidden |= slots > place[:, None] + right
@@ -76,7 +86,8 @@ def emulated_varlen_attn(
     scores = (grouped * keys).sum(-1) * (D**-0.5 if scale is None else scale)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     clean = torch.where(hidden.unsqueeze(-1), 0.0, values)  # what nobody wrote may be NaN
-    return (weights.unsqueeze(-1) * clean).sum(-2).view(T, H, D).to(query.dtype)
+    lse = scores.masked_fill(hidden, -torch.inf).logsumexp(-1).view(T, H).t()
+    return (weights.unsqueeze(-1) * clean).sum(-2).view(T, H, D).to(query.dtype), lse
 
 
 def emulated_flash_attn_varlen_func(
@@ -125,11 +136,20 @@ def emulated_flash_attn_varlen_func(
 class EmulatedVarlen(VarlenKernel):
     """`VarlenKernel` without a GPU."""
 
-    def __init__(self, function: Callable[..., Tensor] = emulated_varlen_attn) -> None:
+    def __init__(self, function: Callable[..., Any] = emulated_flash_attention_forward) -> None:
         super().__init__(function)
 
     def why_not_on(self, device: torch.device) -> str:
         return ""
+
+
+def varlen_on_gpu() -> VarlenKernel:
+    """The real kernel; a test is skipped where the device or the build of torch lacks it."""
+    kernel = VarlenKernel()
+    reason = kernel.why_not_on(torch.device("cuda"))
+    if reason:
+        pytest.skip(f"without varlen: {reason}")
+    return kernel
 
 
 def span_over(row: int, num_rows: int, start: int, table: Sequence[int], block_size: int) -> Span:

@@ -1,6 +1,5 @@
 """Which attention is chosen, why, and which orders are refused."""
 
-import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.attention.base import AttentionBackend
+from inference.attention.base import AttentionBackend, LayerCall
 from inference.attention.blocks import BlocksAttention
 from inference.attention.choice import AttentionNeeds, choose_attention
 from inference.attention.flash import FlashKernel
@@ -20,14 +19,17 @@ from inference.attention.reference import ReferenceAttention
 from inference.attention.varlen import VarlenKernel
 from inference.config import AttentionName, KvSchemeName
 from inference.errors import InvalidRequestError
+from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
+from inference.kv_cache.tensors import KvTensors
 from tests.inference.paged_kernels import (
     EmulatedVarlen,
+    emulated_flash_attention_forward,
     emulated_flash_attn_varlen_func,
-    emulated_varlen_attn,
+    span_over,
 )
 
-Kernel = Callable[..., Tensor]
+Kernel = Callable[..., tuple[Tensor, ...]]
 
 
 class EmulatedFlash(FlashKernel):
@@ -137,53 +139,85 @@ def test_other_devices_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert VarlenKernel().why_not_on(torch.device("cuda")) == "it was never tried on ROCm"
 
 
-def test_varlen_calls_torchs_function_as_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.nn.attention.varlen import varlen_attn
-
+def test_torch_built_without_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    kernel = VarlenKernel()
-    assert kernel.why_not_on(torch.device("cuda")) == ""
-    assert kernel._function is varlen_attn
-    declared = inspect.signature(varlen_attn)
+    reason = "this build of torch lacks FlashAttention"
+    assert VarlenKernel().why_not_on(torch.device("cuda")) == reason
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    assert VarlenKernel().why_not_on(torch.device("cuda")) == ""
+
+
+@pytest.mark.parametrize(("heads", "window"), [((4, 2), None), ((2, 2), 300), ((6, 1), 20)])
+@pytest.mark.parametrize("lengths", [[(700, 1), (3, 1)], [(300, 1), (8, 30)]])
+def test_varlen_calls_torchs_operator_as_it_is_declared(
+    lengths: list[tuple[int, int]], heads: tuple[int, int], window: int | None
+) -> None:
+    """On meta tensors the very operator checks its arguments' names and types, and says what it gives."""
+    meta = torch.device("meta")
+    kv = KvTensors(
+        [LayerGeometry(heads[1], 64)],
+        num_blocks=6,
+        block_size=256,
+        scheme=find_scheme("bf16", torch.bfloat16),
+        device=meta,
+    )
+    spans, row = [], 0
+    for start, num_rows in lengths:
+        spans.append(span_over(row, num_rows, start, [5, 1, 3], 256))
+        row += num_rows
+    paged = PagedAttention(VarlenKernel(), block_size=256, device=meta)
+    paged.begin_step(spans)
+    query = torch.empty(1, heads[0], row, 64, dtype=torch.bfloat16, device=meta)
+    out = paged.attend(query, KeyValues(query, query), kv.layers[0], LayerCall(0.1, window))
+    assert (out.shape, out.dtype) == ((1, row, heads[0], 64), torch.bfloat16)
+
+
+def test_varlen_says_which_keys_a_row_sees() -> None:
     calls = []
 
-    def noting(*args: Any, **kwargs: Any) -> Tensor:
-        calls.append(declared.bind(*args, **kwargs).arguments)
-        return emulated_varlen_attn(*args, **kwargs)
+    def noting(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        calls.append((kwargs["window_size_left"], kwargs["window_size_right"], args[8]))
+        return emulated_flash_attention_forward(*args, **kwargs)
 
     choose_attention("varlen", needs(), [EmulatedVarlen(noting)])  # tries it
-    assert {call["window_size"] for call in calls} == {(-1, -1), (-1, 0), (306, 0)}
-    assert {(call["cu_seq_q"].dtype, call["block_table"].dtype) for call in calls} == {
-        (torch.int32, torch.int32)
-    }
+    assert set(calls) == {(-1, -1, False), (-1, 0, True), (306, 0, False)}
 
 
 def changed(**changes: Callable[[Any], Any]) -> Kernel:
     """A kernel that gets some of its arguments wrong."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+    def kernel(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         for name, change in changes.items():
             kwargs[name] = change(kwargs[name])
-        return emulated_varlen_attn(*args, **kwargs)
+        return emulated_flash_attention_forward(*args, **kwargs)
 
     return kernel
 
 
-def narrower(size: tuple[int, int]) -> tuple[int, int]:
-    return (max(size[0] - 1, 0), size[1]) if size[0] >= 0 else size
+def not_causal(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    if args[8]:
+        args = (*args[:8], False, *args[9:])
+        kwargs["window_size_right"] = -1
+    return emulated_flash_attention_forward(*args, **kwargs)
 
 
-def no_table(*args: Any, **kwargs: Any) -> Tensor:
+def no_table(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
     raise RuntimeError("block_table is not supported\nin this build")
 
 
+def no_compiler(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    raise KeyError("CUDA_HOME")
+
+
 WRONG_KERNELS = {
-    "zeros": lambda *args, **kwargs: torch.zeros_like(args[0]),
+    "zeros": lambda *args, **kwargs: (torch.zeros_like(args[0]),),
     "another scale": changed(scale=lambda scale: scale * 1.1),
     "a key too few": changed(seqused_k=lambda used: (used - 1).clamp(min=1)),
-    "a narrower window": changed(window_size=narrower),
+    "a narrower window": changed(
+        window_size_left=lambda left: max(left - 1, 0) if left >= 0 else left
+    ),
     "other pages": changed(block_table=lambda table: table.roll(1, dims=1)),
-    "not causal": changed(window_size=lambda size: (-1, -1) if size == (-1, 0) else size),
+    "not causal": not_causal,
 }
 
 
@@ -195,9 +229,25 @@ def test_kernel_that_computes_something_else_is_not_used(name: str) -> None:
     assert isinstance(choose_attention("auto", needs(), [kernel])[0], BlocksAttention)
 
 
-def test_kernel_that_refuses_is_not_used() -> None:
-    text = refusal("varlen", needs(), EmulatedVarlen(no_table))
-    assert "the kernel refuses to run: block_table is not supported." in text
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [(no_table, "block_table is not supported."), (no_compiler, "'CUDA_HOME'.")],
+    ids=["operator", "package"],
+)
+def test_kernel_that_refuses_is_not_used(kernel: Kernel, words: str) -> None:
+    text = refusal("varlen", needs(), EmulatedVarlen(kernel))
+    assert f"the kernel refuses to run: {words}" in text
+
+
+def test_package_that_cannot_be_imported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flash_attn.py").write_text("raise AttributeError('no such symbol')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    reason = "the package flash-attn does not fit this torch"
+    assert FlashKernel().why_not_on(torch.device("cuda")) == reason
 
 
 def test_engine_loads_without_torchs_compiler_and_kernels_of_other_devices() -> None:

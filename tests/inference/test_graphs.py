@@ -1,14 +1,18 @@
 """Decode steps that are replayed: with a stand-in that replays operators by address, and on a GPU."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
 from inference.attention.paged import PagedAttention
-from inference.attention.varlen import VarlenKernel
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.cuda_capture import CudaCapture, cuda_capture
@@ -17,7 +21,7 @@ from inference.model.decoder_weights import read_weights
 from inference.model.graphs import MAX_ROWS, Capture, GraphRunner, Replay
 from inference.model.runner import ModelRunner
 from inference.model.step import Chunk
-from tests.inference.paged_kernels import EmulatedVarlen, Recording
+from tests.inference.paged_kernels import EmulatedVarlen, Recording, varlen_on_gpu
 from tests.inference.tiny_decoders import make_variant, weights_of
 from tests.inference.tiny_models import VOCAB_SIZE, fill_with_garbage, make_tokens
 
@@ -47,8 +51,7 @@ class Pair:
 
     def _attention(self) -> PagedAttention:
         device = self.decoder.device
-        kernel = EmulatedVarlen() if device.type == "cpu" else VarlenKernel()
-        assert kernel.why_not_on(device) == ""
+        kernel = EmulatedVarlen() if device.type == "cpu" else varlen_on_gpu()
         return PagedAttention(kernel, block_size=P, device=device)
 
     def _runner(self, *, has_spare: bool) -> ModelRunner:
@@ -103,15 +106,16 @@ def test_replayed_steps_give_the_very_logits_of_eager_ones(variant: str) -> None
 def test_steps_of_one_shape_are_captured_once() -> None:
     capture = Recording()
     pair = Pair(capture=capture)
-    pair.run(prompts([254, 20, 9]))
+    pair.run(prompts([20, 9]))
     assert capture.num_captures == 0  # prompts are computed eagerly
-    for step in range(4):  # over the edge of a block: then the table is twice as wide
-        pair.run(decode([254 + step, 20 + step, 9 + step], seed=step))
+    edge = 4 * P
+    for step in range(4):  # over the edge of the fourth block: then the table is twice as wide
+        pair.run(decode([edge - 2 + step, 20 + step, 9 + step], seed=step, width=5))
     assert capture.num_captures == 2
-    pair.run(decode([258, 24, 13], seed=9)[:2])
-    pair.run(decode([258, 24, 13], seed=9)[:1])
+    pair.run(decode([edge + 2, 24, 13], seed=9, width=5)[:2])
+    pair.run(decode([edge + 2, 24, 13], seed=9, width=5)[:1])
     assert capture.num_captures == 4
-    pair.run(decode([259, 25, 14], seed=9))
+    pair.run(decode([edge + 3, 25, 14], seed=9, width=5))
     assert capture.num_captures == 4
 
 
@@ -206,6 +210,46 @@ def test_nothing_is_captured_where_there_are_no_graphs() -> None:
     assert cuda_capture(torch.device("mps")) is None
 
 
+class _BreaksOff:
+    """In the place of `torch.cuda.graph`: what CUDA says at the end of a capture that failed."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_after_a_capture_that_failed_nothing_is_captured_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams: list[object] = []
+    current = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(CudaCapture, "has_failed", False)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", _BreaksOff)
+    capture = cuda_capture(torch.device("cuda"))
+    assert capture is not None
+
+    def out_of_memory() -> Tensor:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        capture(out_of_memory)  # in the warm-up: nothing was captured yet
+    assert cuda_capture(torch.device("cuda")) is not None
+    with pytest.raises(RuntimeError, match="previous error"):
+        capture(lambda: torch.zeros(1))
+    assert streams == [current]
+    assert cuda_capture(torch.device("cuda")) is None
+
+
 def test_decoder_replays_only_with_a_kernel_a_spare_block_and_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,8 +294,8 @@ def test_captured_work_reads_what_its_tensors_hold_on_a_gpu() -> None:
     assert replay().tolist() == [10.0] * 4
 
 
-@pytest.mark.gpu
-def test_capture_that_fails_on_a_gpu_leaves_the_stream_as_it_was() -> None:
+def break_a_capture() -> None:
+    """Leaves a process in which nothing is captured any more: for one of its own."""
     device = torch.device("cuda")
     before = torch.cuda.current_stream()
     numbers = torch.ones(4, device=device)
@@ -263,3 +307,11 @@ def test_capture_that_fails_on_a_gpu_leaves_the_stream_as_it_was() -> None:
         CudaCapture(device)(compute)
     assert torch.cuda.current_stream() == before
     assert compute().tolist() == [4.0] * 4
+    assert cuda_capture(device) is None
+
+
+@pytest.mark.gpu
+def test_capture_that_fails_on_a_gpu_leaves_the_stream_as_it_was() -> None:
+    code = "from tests.inference.test_graphs import break_a_capture; break_a_capture()"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)

@@ -13,7 +13,7 @@ from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import read_weights
 from inference.model.loader import LoadedModel
 from inference.request import StepOutput
-from tests.inference.paged_kernels import EmulatedVarlen, Recording
+from tests.inference.paged_kernels import EmulatedVarlen, Recording, varlen_on_gpu
 from tests.inference.scripted_engine import answer, ask, greedy
 from tests.inference.tiny_decoders import make_variant, weights_of
 from tests.inference.tiny_engine import (
@@ -182,6 +182,7 @@ def test_bridge_reads_pages_without_graphs(recordings: list[Recording]) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["qwen3", "gemma3", "llama-wide-heads"])
 def test_engine_on_a_gpu_gives_the_ids_of_eager_steps(variant: str) -> None:
+    varlen_on_gpu()
     loaded = load_variant(variant, "cuda")
     engine = engine_of(loaded, device="cuda")
     assert engine.info.backend == "varlen (cuda), CUDA graphs"
@@ -198,6 +199,7 @@ def test_engine_on_a_gpu_gives_the_ids_of_eager_steps(variant: str) -> None:
 
 @pytest.mark.gpu
 def test_chats_on_a_gpu_beside_each_other_and_over_the_edge_of_a_block() -> None:
+    varlen_on_gpu()
     loaded = load_variant(device="cuda")
     engine = engine_of(loaded, device="cuda")
     prompts = [make_tokens(250 + n, seed=n) for n in range(5)]
@@ -212,6 +214,7 @@ def test_chats_on_a_gpu_beside_each_other_and_over_the_edge_of_a_block() -> None
 
 @pytest.mark.gpu
 def test_rounded_blocks_on_a_gpu_are_walked() -> None:
+    varlen_on_gpu()
     engine = engine_of(load_variant(device="cuda"), device="cuda", kv_scheme="int8")
     assert engine.info.backend.startswith("blocks (cuda; not varlen: it cannot read keys and")
     assert len(sampled_ids(reply(engine))) == 12
