@@ -6,7 +6,6 @@ are no tricks in it. Norms and rotary embedding are computed in float32, the res
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +22,10 @@ from inference.model.graphs import GraphRunner
 from inference.model.key_centres import key_centres
 from inference.model.layer_stream import LayerStream
 from inference.model.linear import FastLinear, use_fast_linear
+from inference.model.norms import norm_weight, rms_norm
+from inference.model.rotary import Rotary, Turns
 from inference.model.runner import ModelRunner
-from inference.model.spec import BIAS_OF, ModelSpec, Role, RopeSpec, WeightKey
+from inference.model.spec import BIAS_OF, ModelSpec, Role, WeightKey
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
@@ -112,11 +113,11 @@ class TorchDecoder:
         self._spec = spec
         self._activation = _ACTIVATIONS[spec.activation]
         self._embedding = embedding
-        self._final_norm = weights[WeightKey("final_norm")]
+        self._final_norm = norm_weight(weights[WeightKey("final_norm")], self.dtype)
         ready = linears or {}
         head = WeightKey("head")
         self._head = ready[head] if head in ready else fast_linear(weights[head], None)
-        self._ropes = [_Rope.on(self.device, rope) for rope in spec.ropes]
+        self._ropes = [Rotary.on(self.device, rope, spec.head_dim) for rope in spec.ropes]
         centres = [
             None if centre is None else torch.from_numpy(centre).unsqueeze(1).to(embedding)
             for centre in key_centres(spec, weights)
@@ -158,14 +159,14 @@ class TorchDecoder:
         return self._logits(x[keep])
 
     def _attention(
-        self, index: int, layer: "_Layer", x: Tensor, turns: "_Turns", cache: StepBlocks
+        self, index: int, layer: "_Layer", x: Tensor, turns: Turns, cache: StepBlocks
     ) -> Tensor:
         """What one layer's attention adds to x, (T, hidden)."""
         a = self._norm(layer, "attention_norm", x)
         query, key, value = (layer.linears[role](a) for role in ("query", "key", "value"))
         query = self._norm_heads(layer, "query_norm", query)
         key = self._norm_heads(layer, "key_norm", key)
-        query, key = turns.apply(self._heads(query)), turns.apply(self._heads(key))
+        query, key = turns.apply(query, key)
         if layer.key_centre is not None:
             key = key - layer.key_centre
         out = cache.attend(index, query, KeyValues(key, self._heads(value)), layer.call)
@@ -180,7 +181,9 @@ class TorchDecoder:
 
     def _logits(self, x: Tensor) -> Tensor:
         """(rows, hidden) to (rows, V), float32."""
-        logits = self._head(_rms_norm(x, self._final_norm, self._spec.norm_epsilon)).float()
+        if x.shape[0] == 0:  # a step without logits; kernels cannot be begun for nothing
+            return x.new_empty(0, self.vocab_size, dtype=torch.float32)
+        logits = self._head(rms_norm(x, self._final_norm, self._spec.norm_epsilon)).float()
         logits = logits * self._spec.logit_scale
         cap = self._spec.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
@@ -188,7 +191,7 @@ class TorchDecoder:
     def _norm(self, layer: "_Layer", role: Role, x: Tensor) -> Tensor:
         """Norm over the whole width, if the layer has it."""
         weight = layer.norms.get(role)
-        return x if weight is None else _rms_norm(x, weight, self._spec.norm_epsilon)
+        return x if weight is None else rms_norm(x, weight, self._spec.norm_epsilon)
 
     def _norm_heads(self, layer: "_Layer", role: Role, x: Tensor) -> Tensor:
         """Norm over each head, or over all together, if the layer has it: (T, heads * D) to the same."""
@@ -196,7 +199,7 @@ class TorchDecoder:
         if weight is None:
             return x
         parts = x.view(x.shape[0], -1, weight.shape[0])
-        return _rms_norm(parts, weight, self._spec.norm_epsilon).view(x.shape)
+        return rms_norm(parts, weight, self._spec.norm_epsilon).view(x.shape)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(T, heads * D) to (1, heads, T, D)."""
@@ -223,6 +226,7 @@ class _Layer:
         key_centre: Tensor | None,
     ) -> "_Layer":
         layer, roles = spec.layers[index], spec.layer_roles
+        dtype = weights[WeightKey("embedding")].dtype
         linears: dict[Role, Linear] = {}
         for role, bias in BIAS_OF.items():
             key = WeightKey(role, index)
@@ -232,43 +236,15 @@ class _Layer:
                 linears[role] = fast_linear(weights[key], weights.get(WeightKey(bias, index)))
         return cls(
             linears=linears,
-            norms={r: weights[WeightKey(r, index)] for r in roles if r.endswith("norm")},
+            norms={
+                role: norm_weight(weights[WeightKey(role, index)], dtype)
+                for role in roles
+                if role.endswith("norm")
+            },
             call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
             rope_index=layer.rope_index,
             key_centre=key_centre,
         )
-
-
-class _Turns(NamedTuple):
-    """By how much the tokens of a step are turned, (T, rotary_dim / 2) each, float32."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Turn each head's first numbers in pairs (i, i + rotary_dim / 2), (1, heads, T, D)."""
-        half = self.cos.shape[1]
-        sizes = [half, half, x.shape[-1] - 2 * half]
-        first, second, rest = torch.split(x.float(), sizes, dim=-1)
-        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin, rest)
-        return torch.cat(turned, dim=-1).to(x.dtype)
-
-
-class _Rope(NamedTuple):
-    """One rotary embedding, on the device."""
-
-    inverse_frequencies: Tensor
-    factor: float
-
-    @classmethod
-    def on(cls, device: torch.device, rope: RopeSpec) -> "_Rope":
-        frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float32, device=device)
-        return cls(frequencies, rope.factor)
-
-    def turns(self, positions: Tensor) -> _Turns:
-        """For tokens at these places, (T,)."""
-        angles = positions[:, None].float() * self.inverse_frequencies
-        return _Turns(angles.cos() * self.factor, angles.sin() * self.factor)
 
 
 def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -280,8 +256,3 @@ def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:
         layer.bias = nn.Parameter(bias, requires_grad=False)
     exchanged = use_fast_linear(nn.Sequential(layer))
     return exchanged[0] if exchanged else layer
-
-
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Over the last dimension, in float32."""
-    return functional.rms_norm(x.float(), weight.shape, weight, epsilon).to(x.dtype)
