@@ -8,6 +8,7 @@ All tensors are uint8, sources and targets of the same shapes. Copies are done w
 for `within`, which a device does in the order of what the calling thread has it compute.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from inference.kv_cache.side_stream import CudaSideStream, SideStream
+
+logger = logging.getLogger(__name__)
 
 
 class HostCopies(Protocol):
@@ -130,9 +133,23 @@ class _Stage:
         self, side: SideStream, device: torch.device, num_bytes: int, *, is_pinned: bool
     ) -> None:
         self.side = side
-        self.on_host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+        pinned = pinned_bytes(num_bytes) if is_pinned else None
+        self.on_host = torch.empty(num_bytes, dtype=torch.uint8) if pinned is None else pinned
         self.on_device = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         side.keep(self.on_device)
+
+
+def pinned_bytes(num_bytes: int) -> Tensor | None:
+    """Memory that a device copies from while it computes, (num_bytes,), uint8; None if none is given.
+
+    Systems pin a part of their memory only, Windows about half of it. Copies from other memory are right
+    too, and slower.
+    """
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError as error:
+        logger.warning("no %d MB of memory could be pinned: %s", num_bytes // 2**20, error)
+        return None
 
 
 def find_copies(device: torch.device, num_bytes: int) -> HostCopies:

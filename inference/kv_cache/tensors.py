@@ -94,6 +94,7 @@ class KvTensors:
 
         Raises:
             OSError: The system does not give that much.
+            torch.OutOfMemoryError: The device does not.
         """
         self.geometry = tuple(geometry)
         self.scheme = scheme

@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from inference.kv_cache.host_copies import pinned_bytes
 from inference.kv_cache.side_stream import SideStream, beside
 
 NUM_BUFFERS = 2
@@ -44,7 +45,8 @@ class HostLayer:
 
         Args:
             tensors: On any device.
-            is_pinned: Whether the memory can be copied from while others work; needs CUDA.
+            is_pinned: Whether the memory is to be one that can be copied from while others work; needs
+                CUDA. What cannot be pinned is ordinary memory, and slower.
         """
         self._places: list[_Place] = []
         end = 0
@@ -52,10 +54,12 @@ class HostLayer:
             self._places.append(_Place(end, tensor.shape, tensor.dtype))
             end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         self.num_bytes = end
-        self._pieces = [
-            torch.empty(min(_PIECE_BYTES, end - start), dtype=torch.uint8, pin_memory=is_pinned)
-            for start in range(0, end, _PIECE_BYTES)
-        ]
+        self._pieces: list[Tensor] = []
+        for start in range(0, end, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, end - start)
+            pinned = pinned_bytes(size) if is_pinned else None
+            is_pinned = pinned is not None  # where one piece was refused, the next would be
+            self._pieces.append(torch.empty(size, dtype=torch.uint8) if pinned is None else pinned)
         for place, tensor in zip(self._places, tensors, strict=True):
             self._fill(place.offset, tensor.contiguous().view(-1).view(torch.uint8))
 

@@ -1,6 +1,9 @@
-"""Decides in which type a model fits, before any weight is read. Any thread."""
+"""What memory there is, what of it weights and blocks may take, and telling when it is not enough. Any thread."""
 
+import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -13,6 +16,13 @@ logger = logging.getLogger(__name__)
 # Shares of the free memory that weights may take; the rest is for KV blocks, activations, others.
 _SHARE_FOR_FLOAT32 = 0.75
 _SHARE_FOR_WEIGHTS = 0.9
+SHARE_FOR_BLOCKS = 0.8  # on CUDA, of what weights and reserve leave: nothing else needs that memory
+# On CUDA, for activations, matrices that are unpacked for long prompts, CUDA graphs, workspaces.
+_RESERVE_BYTES = 3 * 2**28
+_RESERVE_SHARE = 0.2  # of what is free: the most, on small cards
+_WINDOWS_COMMIT_LIMIT = 1455
+# What torch says, as the kinds of its errors differ: CUDA and XPU, MPS and pinned memory; the CPU's.
+_SHORTAGE_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
 # Scratch of one load: the largest tensor once more, unpacked. Small beside the shares above.
 _NAMES: dict[DtypeName, torch.dtype] = {
     "float32": torch.float32,
@@ -34,12 +44,57 @@ def free_bytes(device: str) -> int:
 def release_unused(device: str) -> None:
     """Give memory that torch keeps for the next tensors back to a device, so that it counts as free."""
     kind = torch.device(device).type
-    if kind == "cuda":
-        torch.cuda.empty_cache()
-    elif kind == "xpu":
-        torch.xpu.empty_cache()
-    elif kind == "mps":
-        torch.mps.empty_cache()
+    try:
+        if kind == "cuda":
+            torch.cuda.empty_cache()
+        elif kind == "xpu":
+            torch.xpu.empty_cache()
+        elif kind == "mps":
+            torch.mps.empty_cache()
+    except (
+        RuntimeError
+    ) as error:  # after a failure the device may refuse all, and must still be left
+        logger.warning("memory of %s could not be given back: %s", device, error)
+
+
+def reserve_bytes(device: str, free: int) -> int:
+    """What steps need on a device besides weights and blocks; elsewhere than on CUDA it is in the shares.
+
+    Args:
+        device: A torch device.
+        free: What is free there.
+    """
+    if torch.device(device).type != "cuda":
+        return 0
+    return min(_RESERVE_BYTES, int(_RESERVE_SHARE * free))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of torch or of the system says that memory ran out, on a device or on the host."""
+    if isinstance(error, OSError):
+        winerror = getattr(error, "winerror", None)
+        return error.errno == errno.ENOMEM or winerror == _WINDOWS_COMMIT_LIMIT
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error).lower() for words in _SHORTAGE_WORDS
+    )
+
+
+@contextmanager
+def telling_shortage(needed: int, free: int) -> Iterator[None]:
+    """Have `NotEnoughMemoryError` raised for whatever says that memory ran out.
+
+    Args:
+        needed: Bytes that are about to be taken.
+        free: Bytes that there were before.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if is_out_of_memory(error):
+            raise NotEnoughMemoryError(needed, free) from error
+        raise
 
 
 def weights_bytes(num_parameters: int, dtype: torch.dtype) -> int:

@@ -17,6 +17,7 @@ from inference.kv_cache.host_copies import (
     HostCopies,
     StagedCopies,
     find_copies,
+    pinned_bytes,
 )
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.side_stream import NoSideStream
@@ -111,6 +112,27 @@ def test_staged_copies_come_after_what_is_computed_and_are_done_when_they_return
     assert side.events == []
 
 
+def test_memory_that_cannot_be_pinned_is_told_and_copies_are_right_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = torch.empty
+
+    def empty(*sizes: int, pin_memory: bool = False, **options: Any) -> Tensor:
+        if pin_memory:
+            raise torch.AcceleratorError("CUDA error: out of memory")
+        return real(*sizes, **options)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    assert pinned_bytes(3 * 2**20) is None
+    assert caplog.messages == ["no 3 MB of memory could be pinned: CUDA error: out of memory"]
+    plain, other = make_kv(), make_kv()
+    other._copies = StagedCopies(CPU, other.block_bytes, NoSideStream)
+    payload = other.export_rows(3, 0, P)
+    assert torch.equal(payload, plain.export_rows(3, 0, P))
+    other.import_rows(5, 0, payload, payload_rows=P, skip=0, num_rows=P)
+    assert torch.equal(other.export_rows(5, 0, P), payload)
+
+
 def test_each_thread_has_a_stage_of_its_own() -> None:
     made = []
 
@@ -169,6 +191,14 @@ def test_way_of_each_device() -> None:
     assert isinstance(find_copies(CPU, 10), CpuCopies)
     assert isinstance(find_copies(torch.device("mps"), 10), DirectCopies)
     assert isinstance(find_copies(torch.device("xpu"), 10), DirectCopies)
+
+
+@pytest.mark.gpu
+def test_memory_beside_a_cuda_device_is_pinned() -> None:
+    pinned = pinned_bytes(2**20)
+    assert pinned is not None
+    assert pinned.is_pinned()
+    assert (pinned.numel(), pinned.dtype) == (2**20, torch.uint8)
 
 
 @pytest.mark.gpu

@@ -83,6 +83,26 @@ def test_layer_in_pieces_keeps_every_byte(
     assert (buffer[layer.num_bytes :] == 255).all()
 
 
+@pytest.mark.parametrize(("most", "num_tried"), [(0, 1), (1, 2), (9, 3)])
+def test_layer_that_cannot_be_pinned_lies_in_other_memory(
+    monkeypatch: pytest.MonkeyPatch, most: int, num_tried: int
+) -> None:
+    tried: list[int] = []
+
+    def pinned_bytes(num_bytes: int) -> Tensor | None:
+        tried.append(num_bytes)
+        return torch.empty(num_bytes, dtype=torch.uint8) if len(tried) <= most else None
+
+    monkeypatch.setattr(layer_stream, "pinned_bytes", pinned_bytes)
+    monkeypatch.setattr(layer_stream, "_PIECE_BYTES", 300)
+    layer = HostLayer(tensors_of(3), is_pinned=True)
+    assert tried == [300, 300, 168][:num_tried]
+    buffer = torch.zeros(layer.num_bytes, dtype=torch.uint8)
+    layer.copy_to(buffer)
+    for view, tensor in zip(layer.views(buffer), tensors_of(3), strict=True):
+        assert torch.equal(view, tensor)
+
+
 def test_next_layer_is_fetched_when_its_buffer_is_free_and_waited_for_when_it_computes() -> None:
     side = NotedSide()
     stream = stream_of([1, 2, 3, 4], side)

@@ -1,3 +1,4 @@
+import errno
 from functools import partial
 
 import pytest
@@ -6,7 +7,15 @@ import torch
 from inference.errors import (
     NotEnoughMemoryError,
 )
-from inference.model.memory import choose_dtype, release_unused
+from inference.model.memory import (
+    choose_dtype,
+    is_out_of_memory,
+    release_unused,
+    reserve_bytes,
+    telling_shortage,
+)
+
+GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -45,3 +54,75 @@ def test_release_unused_empties_the_devices_own_cache_only(kind, monkeypatch):
     assert emptied == []
     release_unused(kind)
     assert emptied == [kind]
+
+
+def test_release_unused_of_a_device_that_is_lost_is_logged(monkeypatch, caplog):
+    def lost():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lost)
+    release_unused("cuda")
+    assert "an illegal memory access" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "expected"),
+    [
+        ("cuda", 24 * GIB, 3 * GIB // 4),
+        ("cuda:1", 24 * GIB, 3 * GIB // 4),
+        ("cuda", 1000, 200),
+        ("cpu", 24 * GIB, 0),
+        ("mps", 24 * GIB, 0),
+    ],
+)
+def test_reserve_for_steps_is_a_fixed_part_or_a_share_of_a_small_card(device, free, expected):
+    assert reserve_bytes(device, free) == expected
+
+
+class WindowsLikeError(OSError):
+    """As Windows raises them: the number that tells is another one."""
+
+    def __init__(self, winerror: int) -> None:
+        super().__init__(errno.EINVAL, "The paging file is too small")
+        self.winerror = winerror
+
+
+SHORTAGES = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    torch.AcceleratorError("CUDA error: out of memory"),  # as pinned memory says it
+    RuntimeError("MPS backend out of memory (MPS allocated: 5.00 GB)"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 5 bytes."),
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    WindowsLikeError(1455),
+]
+OTHERS = [
+    torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    FileNotFoundError(errno.ENOENT, "No such file: out of memory"),
+    WindowsLikeError(5),
+    ValueError("out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_shortage_of_memory_is_told_with_both_numbers(error):
+    assert is_out_of_memory(error)
+    with pytest.raises(NotEnoughMemoryError) as caught, telling_shortage(7, 5):
+        raise error
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (7, 5)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_other_errors_are_not_taken_for_a_shortage(error):
+    assert not is_out_of_memory(error)
+    with pytest.raises(type(error)) as caught, telling_shortage(7, 5):
+        raise error
+    assert caught.value is error
+
+
+def test_what_torch_says_of_memory_that_cannot_be_is_a_shortage():
+    with pytest.raises(NotEnoughMemoryError), telling_shortage(2**60, 1):
+        torch.empty(2**60, dtype=torch.uint8)
