@@ -29,6 +29,7 @@ from inference.metrics import ModelInfo
 from inference.model.base import LanguageModel, Runner
 from inference.model.devices import choose_device
 from inference.model.graphs import GraphRunner
+from inference.model.kv_wish import KvWish
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
@@ -106,6 +107,7 @@ def load_parts(
         num_threads=num_threads,
         weights=config.weights,
         cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
+        kv=KvWish(config.kv_scheme, config.context_tokens, config.kv_cache_bytes),
         on_progress=_scaled(on_progress),
     )
     model = _make_model(loaded, path)

@@ -6,9 +6,13 @@ On a machine without a graphics card the device is RAM too; so there the two sha
 import shutil
 from pathlib import Path
 
-from inference.model.memory import free_bytes
+import torch
 
-_DEVICE_SHARE = 0.25  # of what is free once the weights are loaded: the most
+from inference.model.memory import SHARE_FOR_BLOCKS, free_bytes, reserve_bytes
+
+_DEVICE_SHARE = (
+    0.25  # of what is free once the weights are loaded: the most, where others need it too
+)
 _COMFORT_SHARE = 0.125  # of it, for several chats, even if one context needs less
 _COMFORT_CONTEXTS = 8
 _RAM_SHARE_BESIDE_CPU = 0.125
@@ -32,6 +36,8 @@ def default_device_bytes(device: str, context_bytes: int) -> int:
     free = free_bytes(device)
     comfort = min(_COMFORT_SHARE * free, _COMFORT_CONTEXTS * context_bytes, _MAX_COMFORT)
     wanted = max(context_bytes, int(comfort))
+    if torch.device(device).type == "cuda":
+        return min(wanted, int(SHARE_FOR_BLOCKS * (free - reserve_bytes(device, free))))
     return min(wanted, int(_DEVICE_SHARE * free))
 
 

@@ -28,8 +28,10 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.schemes import KvScheme, bytes_per_token, find_scheme
 from inference.kv_cache.tensors import KvTensors
+from inference.kv_names import identity_of, maker_of, namespace_of
 from inference.metrics import KvSchemeInfo
 from inference.model.base import LanguageModel
+from inference.model.decoder import TorchDecoder
 from inference.model.kv_quality import (
     KvVerdict,
     assess_int4,
@@ -38,14 +40,20 @@ from inference.model.kv_quality import (
     save_verdict,
 )
 from inference.model.loader import LoadedModel
-from inference.model.memory import free_bytes
+from inference.model.memory import (
+    free_bytes,
+    release_unused,
+    reserve_bytes,
+    telling_shortage,
+)
 from inference.request import TRYING_INT4
-from inference.transfers import Transfers
+from inference.transfers import NUM_COPYING_THREADS, Transfers
 
 logger = logging.getLogger(__name__)
 
 StageCallback = Callable[[str, float], None]
 
+_MIN_BLOCKS = 2  # even if the budget is smaller: it may be one for a backend with smaller blocks
 _MAX_RAM_SHARE = (
     0.5  # of the machine's memory: as far as the RAM budget can be raised while it runs
 )
@@ -98,15 +106,15 @@ def make_kv(
     Raises:
         InvalidRequestError: int4 is wanted and would make this model worse.
         ModelFileError: The files changed meanwhile, or cannot be read.
-        NotEnoughMemoryError: Not even two tokens fit.
+        NotEnoughMemoryError: Not even a few blocks fit, or not what is asked for.
     """
     whole = _whole_digest(weights, config, on_progress)
-    identity = _identity(loaded, whole)
+    identity = identity_of(loaded, whole)
     verdict = _verdict_on_int4(identity, model, loaded, attention, config, on_progress)
     scheme = find_scheme(config.kv_scheme, model.dtype)
     tensors = _reserve(model, loaded, attention, scheme, config, device)
-    namespace = _namespace(identity, model, tensors)
-    disk = _open_disk(config, tensors, namespace, _maker(loaded, whole, model, tensors))
+    namespace = namespace_of(identity, model, tensors)
+    disk = _open_disk(config, tensors, namespace, maker_of(loaded, whole, model, tensors))
     ram_bytes = config.ram_cache_bytes
     if ram_bytes is None:
         ram_bytes = default_ram_bytes(device)
@@ -140,16 +148,6 @@ def _whole_digest(
     return weights.digest(Path(config.cache_dir), report)
 
 
-def _identity(loaded: LoadedModel, whole: bytes) -> bytes:
-    """Name weights and compute type: by all their bytes if these were read.
-
-    Device and RAM never outlive the model, so for them the samples of the fingerprint do.
-    """
-    if not whole:
-        return loaded.fingerprint
-    return hashlib.blake2b(whole + loaded.fingerprint, digest_size=32).digest()
-
-
 def _report_check(on_progress: StageCallback, share: float) -> None:
     on_progress("Checking the file", share * _SHARE_OF_CHECKING)
 
@@ -166,6 +164,7 @@ def _verdict_on_int4(
 
     Raises:
         InvalidRequestError: It is wanted and does not.
+        NotEnoughMemoryError: It cannot be found out.
     """
     fingerprint = hashlib.blake2b(identity, digest_size=16).hexdigest()
     folder = None if config.cache_dir is None else Path(config.cache_dir)
@@ -179,7 +178,9 @@ def _verdict_on_int4(
         sample = [*bos, *token_ids][: min(_QUALITY_TOKENS, context_tokens)]
         block_size = config.block_size or attention.block_size
         report = None if on_progress is None else partial(_report_trial, on_progress)
-        verdict = assess_int4(model, attention, sample, block_size, report)
+        size = len(sample) * bytes_per_token(model.geometry, find_scheme("auto", model.dtype))
+        with telling_shortage(size, free_bytes(str(model.device))):
+            verdict = assess_int4(model, attention, sample, block_size, report)
         if folder is not None:
             save_verdict(folder, fingerprint, verdict)
     if not verdict.is_offered:
@@ -215,30 +216,45 @@ def _reserve(
     """Reserve blocks for one whole context and more, or for what the budget allows of it.
 
     Raises:
-        NotEnoughMemoryError: Not even two tokens fit.
+        NotEnoughMemoryError: Not even a few blocks fit, or not what is asked for.
     """
     block_size = config.block_size or attention.block_size
     block_bytes = block_size * bytes_per_token(model.geometry, scheme)
+    release_unused(device)  # what the load left over counts as free
+    free = free_bytes(device)
+    has_spare = _replays_steps(model, attention, config)
+    kept_free = reserve_bytes(device, free) + (has_spare + _num_staged(device)) * block_bytes
     budget = config.kv_cache_bytes
     if budget is None:
         wanted = config.context_tokens or loaded.model_context_tokens
         if model.stable_context_tokens is not None:
             wanted = min(wanted, model.stable_context_tokens)
         budget = default_device_bytes(device, -(-wanted // block_size) * block_bytes)
-    num_blocks = budget // block_bytes
-    # Decode steps that are replayed need one more: see `model.graphs`.
-    has_spare = isinstance(attention, PagedAttention) and config.cuda_graphs
-    free = free_bytes(device)
-    if num_blocks * block_size < 2 or (num_blocks + has_spare) * block_bytes > free:
-        raise NotEnoughMemoryError(max(budget, block_bytes), free)
-    return KvTensors(
-        model.geometry,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        scheme=scheme,
-        device=torch.device(device),
-        has_spare=has_spare,
-    )
+        budget = min(budget, free - kept_free)
+    num_blocks = max(_MIN_BLOCKS, budget // block_bytes)
+    needed = num_blocks * block_bytes + kept_free
+    if needed > free:
+        raise NotEnoughMemoryError(max(budget, needed), free)
+    with telling_shortage(needed, free):
+        return KvTensors(
+            model.geometry,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            scheme=scheme,
+            device=torch.device(device),
+            has_spare=has_spare,
+        )
+
+
+def _replays_steps(model: LanguageModel, attention: AttentionBackend, config: EngineConfig) -> bool:
+    """Whether decode steps will be replayed, which takes a spare block: see `model.graphs`."""
+    is_wanted = config.cuda_graphs and isinstance(attention, PagedAttention)
+    return is_wanted and isinstance(model, TorchDecoder) and not model.has_streamed_layers
+
+
+def _num_staged(device: str) -> int:
+    """Blocks that copies to the host and back have room for on a device: see `StagedCopies`."""
+    return NUM_COPYING_THREADS if torch.device(device).type == "cuda" else 0
 
 
 def _make_arena(slot_bytes: int, ram_bytes: int) -> HostArena:
@@ -273,24 +289,3 @@ def _open_disk(
     if budget is None:  # how much there may be depends on how much there is
         disk.set_budget(default_disk_bytes(root, disk.stats().used_bytes))
     return disk
-
-
-def _namespace(identity: bytes, model: LanguageModel, kv: KvTensors) -> bytes:
-    """Names all that the values in a block depend on, besides the text."""
-    digest = hashlib.blake2b(digest_size=32)
-    shapes = [(layer.num_kv_heads, layer.head_dim) for layer in kv.geometry]
-    for part in ("kv-2", kv.scheme.name, str(kv.block_size), str(shapes), model.config_text):
-        digest.update(f"{len(part)}:{part}".encode())
-    digest.update(identity)
-    return digest.digest()
-
-
-def _maker(loaded: LoadedModel, whole: bytes, model: LanguageModel, kv: KvTensors) -> Maker:
-    """What the namespace names as one, in parts, so that a reason can be told."""
-    computing = f"{kv.block_size} {model.config_text}".encode()
-    return Maker.of(
-        fingerprint=loaded.fingerprint,
-        weights=whole,
-        computing=loaded.fingerprint + computing,
-        precision=kv.scheme.name.encode(),
-    )

@@ -33,6 +33,9 @@ one burst, which would take the core and the memory from the model."""
 NUM_LOADERS = 2
 """One reads and verifies while the other copies; more would take cores from the model."""
 
+NUM_COPYING_THREADS = NUM_LOADERS + 2
+"""Loaders, saver and engine: each copies one block at a time."""
+
 LAST_BLOCK_TIMEOUT_S = 1.0
 """How long closing waits for threads that were told to end: each has one block in its hands."""
 

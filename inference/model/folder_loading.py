@@ -15,6 +15,7 @@ from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.safetensors_folder import ModelFolder
 from inference.model.first_import import quick_first_import
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
+from inference.model.memory import is_out_of_memory
 from inference.model.progress import LoadReporter
 from inference.text.json_file import read_json_object
 
@@ -76,6 +77,7 @@ def load_module(
     Raises:
         ModelFileError: Weights are missing, or do not fit the configuration.
         UnsupportedModelError: transformers knows no causal model of this kind.
+        RuntimeError, OSError: Memory ran out; see `is_out_of_memory`.
     """
     reporter.begin("Preparing the model", until=0.4)
     with quick_first_import():
@@ -102,6 +104,8 @@ def load_module(
                 output_loading_info=True,
             )
     except LIBRARY_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
         raise ModelFileError(
             folder.path, f"transformers cannot load it: {first_line(error)}", hint=_ANOTHER
         ) from error

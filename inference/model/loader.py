@@ -22,6 +22,7 @@ from inference.model.base import LanguageModel
 from inference.model.folder_decoder import describe_folder
 from inference.model.gguf_decoder import describe_gguf
 from inference.model.gguf_models import plan_model
+from inference.model.kv_wish import KvWish
 from inference.model.model_paths import MadeModel, ModelSource, Wish, make_model
 from inference.model.progress import LoadReporter, ProgressCallback
 from inference.text.chat_template import ChatTemplate
@@ -88,6 +89,7 @@ def load_model(
     num_threads: int = 1,
     weights: WeightTypeName = "auto",
     cache_dir: Path | None = None,
+    kv: KvWish | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Load a model onto a device.
@@ -100,6 +102,7 @@ def load_model(
         num_threads: CPU threads of a step, where our kernels compute.
         weights: How weights are kept; see `EngineConfig`.
         cache_dir: Where weights that were rounded at load are kept; None for nowhere.
+        kv: What is to be kept beside the weights; None for what a model is made for.
         on_progress: Called in this thread with fractions that never fall, the last one 1.0.
 
     Raises:
@@ -110,7 +113,7 @@ def load_model(
     path = Path(path)
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
-    wish = Wish(device, dtype, backend, num_threads, weights, cache_dir)
+    wish = Wish(device, dtype, backend, num_threads, weights, cache_dir, kv or KvWish())
     load = _load_folder if path.is_dir() else _load_gguf
     loaded = load(path, wish, reporter)
     logger.info(

@@ -7,21 +7,22 @@ bridge    transformers' model, for what no `ModelSpec` describes
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from inference.config import BackendName, DtypeName, WeightTypeName
-from inference.errors import NotEnoughMemoryError, UnsupportedModelError
+from inference.errors import UnsupportedModelError
 from inference.kernels.library import load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
 from inference.model.gpu_weights import load_weights
 from inference.model.int4_product import Int4Product, find_int4
-from inference.model.memory import choose_dtype, weights_bytes
+from inference.model.kv_wish import KvWish
+from inference.model.memory import choose_dtype, telling_shortage, weights_bytes
 from inference.model.native_model import NativeModel
 from inference.model.native_weights import WeightWish, load_native_weights
 from inference.model.placement import Room, describe_module, describe_placement, layers_on_host
@@ -43,6 +44,7 @@ class Wish:
         num_threads: CPU threads of a step, where our kernels compute.
         weights: How weights are to be kept; see `EngineConfig`.
         cache_dir: Where rounded weights are kept; None for nowhere.
+        kv: What is to be kept beside the weights.
     """
 
     device: str
@@ -51,6 +53,7 @@ class Wish:
     num_threads: int
     weights: WeightTypeName = "auto"
     cache_dir: Path | None = None
+    kv: KvWish = field(default_factory=KvWish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +212,12 @@ def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeM
         NotEnoughMemoryError: They do not fit.
     """
     layer_bytes, room = plan.layer_bytes, Room.on(wish.device)
-    on_host = layers_on_host(room, plan.shared_bytes, layer_bytes)
+    kv_bytes = wish.kv.least_bytes(plan.weights.spec, plan.dtype)
+    on_host = layers_on_host(room, plan.shared_bytes, layer_bytes, kv_bytes)
     reporter.begin("Loading weights", until=1.0)
     num_bytes = plan.shared_bytes + sum(layer_bytes)
-    try:
+    with telling_shortage(num_bytes, room.free):  # others may take memory meanwhile
         model, buffer_bytes = _fill_decoder(plan, on_host, wish, reporter)
-    except torch.OutOfMemoryError as error:  # others took memory meanwhile
-        raise NotEnoughMemoryError(num_bytes, room.free) from error
     where = describe_placement(len(on_host), len(layer_bytes), wish.device)
     return MadeModel(
         model=model,
@@ -253,8 +255,9 @@ def _make_module(
     room, needed = Room.on(device), weights_bytes(source.num_parameters, dtype)
     is_split = needed > room.whole_bytes
     if is_split and needed > room.split_bytes + room.host_bytes:
-        raise NotEnoughMemoryError(needed, room.free)
-    module = source.make_module(dtype, reporter, room.max_memory if is_split else None)
+        raise room.refusal(needed)
+    with telling_shortage(needed, room.free):
+        module = source.make_module(dtype, reporter, room.max_memory if is_split else None)
     parameters = list(module.parameters())  # a tied weight is listed once
     return MadeModel(
         model=module,

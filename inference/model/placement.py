@@ -6,19 +6,25 @@ the last ones stay on the host.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from inference.errors import NotEnoughMemoryError
 from inference.model.layer_stream import NUM_BUFFERS
-from inference.model.memory import free_bytes
+from inference.model.memory import (
+    SHARE_FOR_BLOCKS,
+    free_bytes,
+    release_unused,
+    reserve_bytes,
+)
 
 logger = logging.getLogger(__name__)
 
 _SHARE_FOR_WEIGHTS = 0.9  # of what is free on a device, if all of it fits
 _SHARE_WHEN_SPLIT = 0.7  # the rest is for blocks and activations
+# Pinned as far as the system pins memory: see `HostLayer`.
 _SHARE_OF_HOST = 0.75
 # Elsewhere the memory of the device is that of the host, or copies would not overlap with computing.
 _STREAMING_DEVICES = ("cuda",)
@@ -45,15 +51,31 @@ class Room:
     @classmethod
     def on(cls, device: str) -> "Room":
         """What there is now."""
+        release_unused(device)  # a load that failed may have left some
         free = free_bytes(device)
         can_split = torch.device(device).type in _STREAMING_DEVICES
         return cls(
             device,
-            whole_bytes=int(_SHARE_FOR_WEIGHTS * free),
+            whole_bytes=min(int(_SHARE_FOR_WEIGHTS * free), free - reserve_bytes(device, free)),
             split_bytes=int(_SHARE_WHEN_SPLIT * free) if can_split else 0,
             host_bytes=int(_SHARE_OF_HOST * free_bytes("cpu")) if can_split else 0,
             free=free,
         )
+
+    def beside(self, kv_bytes: int) -> "Room":
+        """What weights may take if blocks are to get so much; all of it where blocks get a fixed share."""
+        if torch.device(self.device).type not in _STREAMING_DEVICES:
+            return self
+        most = self.free - reserve_bytes(self.device, self.free) - int(kv_bytes / SHARE_FOR_BLOCKS)
+        return replace(
+            self,
+            whole_bytes=min(self.whole_bytes, most),
+            split_bytes=min(self.split_bytes, most),
+        )
+
+    def refusal(self, weights_bytes: int) -> NotEnoughMemoryError:
+        """The error for weights that do not fit, with all that would be needed."""
+        return NotEnoughMemoryError(weights_bytes + self.free - self.whole_bytes, self.free)
 
     @property
     def number(self) -> int:
@@ -82,30 +104,41 @@ class _Skeleton(nn.Module):
         self.layers = nn.ModuleList(_Bytes(size) for size in layer_bytes)
 
 
-def layers_on_host(room: Room, shared_bytes: int, layer_bytes: Sequence[int]) -> frozenset[int]:
+def layers_on_host(
+    room: Room, shared_bytes: int, layer_bytes: Sequence[int], kv_bytes: int = 0
+) -> frozenset[int]:
     """Which layers must stay on the host; none if everything fits.
 
     Args:
         room: What there is.
         shared_bytes: What every token needs besides the layers.
         layer_bytes: Of each layer.
+        kv_bytes: What blocks should get; weights come first where that cannot be.
 
     Raises:
         NotEnoughMemoryError: It does not even fit on device and host together.
     """
     needed = shared_bytes + sum(layer_bytes)
-    if needed <= room.whole_bytes:
-        return frozenset()
-    on_host: frozenset[int] | None = None
+    for each in (room.beside(kv_bytes), room):
+        if needed <= each.whole_bytes:
+            return frozenset()
+        on_host = _split(each, shared_bytes, layer_bytes)
+        if on_host is not None:
+            logger.warning(
+                "%d of %d layers do not fit on the device", len(on_host), len(layer_bytes)
+            )
+            return on_host
+    raise room.refusal(needed)
+
+
+def _split(room: Room, shared_bytes: int, layer_bytes: Sequence[int]) -> frozenset[int] | None:
+    """The layers for the host; None if that does not help."""
     # accelerate itself keeps room for one layer that comes over; we have two at a time.
     buffers = (NUM_BUFFERS - 1) * max(layer_bytes, default=0)
-    if room.split_bytes > buffers:
-        budget = {**room.max_memory, room.number: room.split_bytes - buffers}
-        on_host = _on_host(device_map_of(_Skeleton(shared_bytes, layer_bytes), budget), layer_bytes)
-    if on_host is None:
-        raise NotEnoughMemoryError(needed, room.free)
-    logger.warning("%d of %d layers do not fit on the device", len(on_host), len(layer_bytes))
-    return on_host
+    if room.split_bytes <= buffers:
+        return None
+    budget = {**room.max_memory, room.number: room.split_bytes - buffers}
+    return _on_host(device_map_of(_Skeleton(shared_bytes, layer_bytes), budget), layer_bytes)
 
 
 def device_map_of(

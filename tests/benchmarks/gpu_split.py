@@ -26,7 +26,7 @@ def check_split(path: Path, device: torch.device, *, is_quick: bool) -> Result:
         size = int(_SHARE * whole.parts.info.weights_bytes)
     finally:
         whole.close()
-    room = Room(device.type, whole_bytes=0, split_bytes=size, host_bytes=2**40, free=size)
+    room = Room(device.type, whole_bytes=0, split_bytes=size, host_bytes=2**40, free=2**40)
     with patch.object(Room, "on", lambda _device: room):
         split = OpenModel(path, device, **config)
     try:

@@ -43,6 +43,22 @@ def test_device_on_a_small_machine_takes_an_eighth_for_comfort(free: dict[str, i
 
 
 @pytest.mark.parametrize(
+    ("free_bytes", "context_bytes", "expected"),
+    [
+        (8 * GIB, 10 * MIB, 80 * MIB),  # eight chats of a small model
+        (8 * GIB, 3 * GIB, 3 * GIB),
+        (8 * GIB, 9 * GIB, int(0.8 * 7.25 * GIB)),  # nobody else needs the rest of a card
+        (2 * GIB, 9 * GIB, int(0.8 * (2 * GIB - int(0.4 * GIB)))),
+    ],
+)
+def test_cuda_takes_most_of_what_steps_do_not_need(
+    free: dict[str, int], free_bytes: int, context_bytes: int, expected: int
+) -> None:
+    free["cuda"] = free_bytes
+    assert default_device_bytes("cuda", context_bytes) == expected
+
+
+@pytest.mark.parametrize(
     ("device", "free_bytes", "expected"),
     [
         ("cpu", 8 * GIB, GIB),

@@ -1,21 +1,33 @@
 """How the KV memory of a model is put together: its tiers, its name, and whether int4 suits it."""
 
+import errno
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from inference import kv_loading
+from inference import kv_budgets, kv_loading
+from inference.attention import choice
+from inference.attention.reference import ReferenceAttention
 from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.engine_loading import EngineParts, load_parts
 from inference.errors import InvalidRequestError, NotEnoughMemoryError
 from inference.formats import whole_digest
 from inference.kv_cache.host_memory import HostArena
+from inference.kv_cache.schemes import LayerGeometry, find_scheme
+from inference.model.decoder import TorchDecoder
+from inference.model.decoder_weights import read_weights
 from inference.model.kv_quality import KvVerdict, verdict_of
 from inference.request import LoadProgress
+from tests.inference.paged_kernels import EmulatedVarlen
 from tests.inference.scripted_engine import answer, ask
+from tests.inference.tiny_decoders import make_variant, weights_of
 from tests.inference.tiny_engine import make_engine, make_loaded, make_parts
 from tests.inference.tiny_models import make_tokens
 
@@ -170,6 +182,132 @@ def test_memory_that_does_not_hold_two_tokens_is_refused(monkeypatch: pytest.Mon
     with pytest.raises(NotEnoughMemoryError) as caught:
         make_engine(kv_cache_bytes=2**20)
     assert (caught.value.needed_bytes, caught.value.free_bytes) == (2**20, 2**20 - 1)
+
+
+def test_budget_under_a_few_blocks_gives_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, Any] = {"kv_cache_bytes": 2**20, "block_size": 4096, "kv_scheme": "fp32"}
+    engine = make_engine(**config)
+    stats = engine.stats()
+    assert stats.block_bytes == 2**21
+    assert stats.blocks.total == 2
+    engine.close()
+    monkeypatch.setattr(kv_loading, "free_bytes", lambda device: 2 * stats.block_bytes - 1)
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        make_engine(**config)
+    assert caught.value.needed_bytes == 2 * stats.block_bytes
+
+
+def test_blocks_are_reserved_after_unused_memory_was_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = {"cpu": 10}
+    monkeypatch.setattr(kv_loading, "free_bytes", free.__getitem__)
+    with pytest.raises(NotEnoughMemoryError):
+        make_engine(kv_cache_bytes=2**20)
+    monkeypatch.setattr(kv_loading, "release_unused", lambda device: free.update({device: 2**30}))
+    engine = make_engine(kv_cache_bytes=2**20)
+    assert engine.stats().blocks.total > 0
+    engine.close()
+
+
+def reserved(monkeypatch: pytest.MonkeyPatch, free: int, tokens: int, **config: Any) -> int:
+    """Blocks of 32 MiB that are reserved on a CUDA card, as nobody else would see without one."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(kv_loading, "KvTensors", lambda geometry, **sizes: made.append(sizes))
+    for module in (kv_loading, kv_budgets):
+        monkeypatch.setattr(module, "free_bytes", lambda device: free)
+    model: Any = SimpleNamespace(
+        geometry=[LayerGeometry(8, 128)] * 32, stable_context_tokens=None, dtype=torch.bfloat16
+    )
+    loaded: Any = SimpleNamespace(model_context_tokens=tokens)
+    kv_loading._reserve(
+        model,
+        loaded,
+        ReferenceAttention(),
+        find_scheme("auto", torch.bfloat16),
+        EngineConfig(block_size=256, **config),
+        "cuda",
+    )
+    (sizes,) = made
+    assert sizes["device"] == torch.device("cuda")
+    assert not sizes["has_spare"]
+    return int(sizes["num_blocks"])
+
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens", "expected"),
+    [
+        (8 * GIB, 8192, 32),
+        (8 * GIB, 131_072, 185),  # four fifths of all but 768 MiB
+        (16 * GIB, 8192, 64),  # for two chats
+        (500 * MIB, 8192, 8),  # 500 less 100 for steps and 128 for four threads that copy
+        (240 * MIB, 8192, 2),
+    ],
+)
+def test_blocks_on_cuda_leave_what_steps_and_copies_need(
+    monkeypatch: pytest.MonkeyPatch, free: int, tokens: int, expected: int
+) -> None:
+    assert reserved(monkeypatch, free, tokens) == expected
+
+
+def test_budget_on_cuda_that_leaves_too_little_for_steps_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 8 * GIB - 768 * MIB - 128 * MIB
+    assert reserved(monkeypatch, 8 * GIB, 8192, kv_cache_bytes=most) == most // (32 * MIB)
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        reserved(monkeypatch, 8 * GIB, 8192, kv_cache_bytes=most + 32 * MIB)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (8 * GIB + 32 * MIB, 8 * GIB)
+    with pytest.raises(NotEnoughMemoryError):
+        reserved(monkeypatch, 239 * MIB, 8192)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), OSError(errno.ENOMEM, "no memory")]
+)
+def test_memory_that_is_gone_when_it_is_reserved_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def gone(*args: object, **sizes: object) -> None:
+        raise error
+
+    monkeypatch.setattr(kv_loading, "KvTensors", gone)
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        make_engine(kv_cache_bytes=2**20)
+    assert 2**19 < caught.value.needed_bytes <= 2**20
+    assert caught.value.__cause__ is error
+
+
+def test_memory_that_is_gone_while_int4_is_tried_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(kv_loading, "assess_int4", gone)
+    with pytest.raises(NotEnoughMemoryError):
+        load_int4(None, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_spare"), [("decoder", True), ("streamed decoder", False), ("bridge", False)]
+)
+def test_spare_block_is_there_only_for_models_whose_steps_are_replayed(
+    monkeypatch: pytest.MonkeyPatch, kind: str, has_spare: bool
+) -> None:
+    monkeypatch.setattr(choice, "VarlenKernel", EmulatedVarlen)
+    module = make_variant("llama", dtype=torch.bfloat16)
+    weights = weights_of(module)
+    decoder = TorchDecoder(weights.spec, read_weights(weights, dtype=torch.bfloat16))
+    decoder.has_streamed_layers = kind == "streamed decoder"
+    model = module if kind == "bridge" else decoder
+    parts = make_parts(replace(make_loaded(), model=model), block_size=None)
+    assert parts.info.backend.startswith("varlen")
+    assert (parts.runner.kv.spare_slot is not None) is has_spare
+    parts.memory.close()
 
 
 def test_tiers_say_what_they_hold_and_may_hold() -> None:

@@ -18,7 +18,7 @@ from inference.model.gguf_loading import build_module
 from inference.model.gguf_models import plan_model
 from inference.model.int4_product import CpuInt4
 from inference.model.loader import load_model
-from inference.model.placement import Room
+from inference.model.placement import Room, layers_on_host
 from inference.model.weight_plan import plan_weights
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import remake, wide_config
@@ -34,6 +34,8 @@ from tests.inference.packed_models import (
     weights_in,
 )
 from tests.inference.tiny_models import make_runner, run_chunked
+
+GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,25 @@ def test_device_that_others_fill_while_weights_are_read_says_so(
     monkeypatch.setattr(model_paths, "load_weights", full)
     with pytest.raises(NotEnoughMemoryError):
         load_model(make_twin(tmp_path, "Q4_1"), backend="torch")
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_device_that_others_fill_while_the_bridge_reads_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    module = remake(wide_config())
+    if kind == "gguf":
+        path = write_twin(module, tmp_path / "twin.gguf")
+        monkeypatch.setattr("inference.model.gguf_loading.fill_weights", full)
+    else:
+        path = write_folder(module, tmp_path / "tiny")
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        load_model(path, backend="bridge", dtype="float32")
+    assert caught.value.needed_bytes == sum(p.nbytes for p in module.parameters())
 
 
 @pytest.mark.parametrize("kind", ["gguf", "folder"])
@@ -194,8 +215,69 @@ def seen_by(monkeypatch: pytest.MonkeyPatch, free: Mapping[str, int]) -> None:
 
 def test_only_cuda_leaves_layers_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     seen_by(monkeypatch, {"cuda": 1000, "cuda:1": 2000, "mps": 1000, "xpu": 1000, "cpu": 10_000})
-    assert Room.on("cuda") == Room("cuda", 900, 700, 7500, 1000)
+    assert Room.on("cuda") == Room("cuda", 800, 700, 7500, 1000)
     assert Room.on("cuda:1").max_memory == {1: 1400, "cpu": 7500}
     for device in ("mps", "xpu", "cpu"):
         room = Room.on(device)
         assert (room.split_bytes, room.host_bytes) == (0, 0)
+
+
+def test_weights_on_cuda_leave_a_reserve_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, whole in ((24 * GIB, int(21.6 * GIB)), (6 * GIB, 6 * GIB - 3 * GIB // 4)):
+        seen_by(monkeypatch, {"cuda": free, "mps": free, "cpu": GIB})
+        assert Room.on("cuda").whole_bytes == whole
+        assert Room.on("mps").whole_bytes == int(0.9 * free)
+
+
+def test_room_is_told_when_unused_memory_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"cuda": 1000, "cpu": 1000}
+    seen_by(monkeypatch, free)
+    monkeypatch.setattr(placement, "release_unused", lambda device: free.update({device: 5000}))
+    assert Room.on("cuda").free == 5000
+
+
+def test_layers_give_way_to_blocks() -> None:
+    room = Room("cuda", whole_bytes=800, split_bytes=700, host_bytes=5000, free=1000)
+    assert layers_on_host(room, 100, [100] * 6, 0) == frozenset()
+    assert layers_on_host(room, 100, [100] * 6, 80) == frozenset()  # 100 of the 800
+    # Of 699, and of 500, the shared weights and two layers that come over take 300.
+    assert layers_on_host(room, 100, [100] * 6, 81) == {3, 4, 5}
+    assert layers_on_host(room, 100, [100] * 6, 240) == {2, 3, 4, 5}
+
+
+def test_blocks_get_what_is_left_where_layers_cannot_give_way() -> None:
+    room = Room("cuda", whole_bytes=800, split_bytes=700, host_bytes=50, free=1000)
+    assert layers_on_host(room, 100, [100] * 6, 400) == frozenset()
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        layers_on_host(room, 101, [100] * 7, 400)
+    assert (caught.value.needed_bytes, caught.value.free_bytes) == (801 + 200, 1000)
+    small = replace(room, host_bytes=5000)
+    # No layer is left on the device beside such blocks; so they get less.
+    assert layers_on_host(small, 400, [100] * 5, 640) == {1, 2, 3, 4}
+
+
+def test_blocks_of_other_devices_have_a_share_of_their_own() -> None:
+    for device in ("cpu", "mps", "xpu"):
+        room = Room(device, whole_bytes=900, split_bytes=0, host_bytes=0, free=1000)
+        assert layers_on_host(room, 100, [100] * 8, 10**9) == frozenset()
+
+
+def test_load_leaves_room_for_the_context_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+
+    def on_host(room: Room, shared: int, layers: list[int], kv_bytes: int) -> frozenset[int]:
+        told.append(kv_bytes)
+        return frozenset()
+
+    monkeypatch.setattr(model_paths, "layers_on_host", on_host)
+    path = make_twin(tmp_path, "F32")
+    for wish in ({}, {"context_tokens": 20}, {"kv_scheme": "fp32"}, {"kv_cache_bytes": 2**20}):
+        config = EngineConfig(device="cpu", backend="torch", num_threads=1, **wish)
+        Engine.load(path, config).close()
+    with GgufFile.read(path) as file:
+        spec = weights_in(file).spec
+    token = 2 * 2 * NUM_LAYERS * spec.num_kv_heads * spec.head_dim  # keys and values, fp16
+    tokens = spec.context_tokens
+    assert told == [tokens * token, 20 * token, 2 * tokens * token, min(2**20, tokens * token)]
