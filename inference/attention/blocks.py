@@ -20,21 +20,16 @@ Decode (T = 1) is one unmasked read of everything the token sees, itself include
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from inference.attention.base import SMALL_BLOCK_SIZE, Extent, LayerCall, Span, cut_extents
+from inference.attention.cutting import piece_tokens, scratch_tokens, sizes_on, split
 from inference.attention.partial import Partial, attend_all, attend_causal, attend_edge, merge
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
-
-# Two megabytes each of keys and values in float32, for 8 heads of 128: more fell out of the cache
-# and took 1.3 times as long; at a quarter, with 3 heads of 64, the many calls took 1.5 times as long.
-_SCRATCH_ELEMENTS = 512 * 8 * 128
-_MIN_VIEW_TOKENS = 256  # below, a call on its own costs more than the copy
-_MAX_WINDOW_ROWS = 128
 
 # Up to here runs are copied one by one; more are gathered slot by slot, at one call's cost. With 16
 # blocks of 32 in 3 heads of 64 that took 19 us instead of 93.
@@ -87,7 +82,7 @@ class BlocksAttention:
         if span.num_rows == 1:
             end = span.start + 1
             begin = 0 if call.window is None else max(0, end - call.window)
-            with _one_thread():
+            with _one_thread() if query.device.type == "cpu" else nullcontext():
                 return merge(self._attend_pieces(index, (begin, end), query, past, call))
         if call.window is None or call.window >= span.start + span.num_rows:
             parts = self._attend_pieces(index, (0, span.start), query, past, call)
@@ -100,7 +95,7 @@ class BlocksAttention:
         """Several rows of which some no longer see the beginning."""
         assert call.window is not None, "layers without a window do not come here"
         span, window = self._spans[index], call.window
-        group = min(window, _MAX_WINDOW_ROWS)
+        group = min(window, sizes_on(past.device).window_rows)
         outs = []
         for row in range(0, span.num_rows, group):
             num_rows = min(group, span.num_rows - row)
@@ -112,7 +107,7 @@ class BlocksAttention:
             own = KeyValues(new.keys[:, :, rows], new.values[:, :, rows])
             parts = [
                 attend_edge(part, self._read(piece, past, query.dtype), call)
-                for piece in self._plan(index, (edge_begin, edge_end), past, query.dtype, one=True)
+                for piece in self._plan(index, (edge_begin, edge_end), past, part, one=True)
             ]
             parts += self._attend_pieces(index, (edge_end, start), part, past, call)
             outs.append(merge([*parts, attend_causal(part, own, call)]))
@@ -124,7 +119,7 @@ class BlocksAttention:
         """Attend to the tokens [begin, end) of a sequence, all of them visible to every row."""
         return [
             attend_all(query, self._read(piece, past, query.dtype), call)
-            for piece in self._plan(index, tokens, past, query.dtype)
+            for piece in self._plan(index, tokens, past, query)
         ]
 
     def _plan(
@@ -132,7 +127,7 @@ class BlocksAttention:
         index: int,
         tokens: tuple[int, int],
         past: LayerMemory,
-        dtype: torch.dtype,
+        query: Tensor,
         *,
         one: bool = False,
     ) -> list[_Piece]:
@@ -142,16 +137,16 @@ class BlocksAttention:
             index: The span's.
             tokens: begin and end, in tokens of the sequence.
             past: Of it only scheme and shape count: what cannot be viewed must be copied.
-            dtype: The query's type.
+            query: Only its shape and type count.
             one: Never split; only for fewer tokens than the scratch holds.
         """
-        limit = tokens[1] if one else _scratch_tokens(past)
+        limit = tokens[1] if one else piece_tokens(past, query)
         key = (index, *tokens, limit)
         pieces = self._plans.get(key)
         if pieces is None:
             extents = cut_extents(self._spans[index].extents, *tokens)
-            may_view = past.can_view(dtype) and not one
-            pieces = [_piece(runs, past) for runs in _split(extents, limit, may_view=may_view)]
+            sizes = sizes_on(past.device) if past.can_view(query.dtype) and not one else None
+            pieces = [_piece(runs, past) for runs in split(extents, limit, sizes)]
             self._plans[key] = pieces
         return pieces
 
@@ -184,7 +179,7 @@ class BlocksAttention:
         KH, D = past.geometry.num_kv_heads, past.geometry.head_dim
         scratch = self._scratch.get((KH, D, dtype))
         if scratch is None:
-            size = 2 * KH * _scratch_tokens(past) * D
+            size = 2 * KH * scratch_tokens(past) * D
             scratch = torch.empty(size, dtype=dtype, device=past.device)
             self._scratch[KH, D, dtype] = scratch
         return scratch
@@ -205,37 +200,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _scratch_tokens(past: LayerMemory) -> int:
-    KH, D = past.geometry.num_kv_heads, past.geometry.head_dim
-    return max(_MAX_WINDOW_ROWS, _SCRATCH_ELEMENTS // (KH * D))
-
-
 def _piece(runs: tuple[Extent, ...], past: LayerMemory) -> _Piece:
     if len(runs) <= _MAX_COPIED_RUNS:
         return _Piece(runs, None)
     slots = [slot for first, count in runs for slot in range(first, first + count)]
     return _Piece(runs, torch.tensor(slots, device=past.device))
-
-
-def _split(extents: Sequence[Extent], limit: int, *, may_view: bool) -> list[tuple[Extent, ...]]:
-    """Split runs of slots into pieces: long runs as they lie, the rest in handfuls to be copied."""
-    if may_view and len(extents) == 1:
-        return [tuple(extents)]
-    pieces: list[tuple[Extent, ...]] = []
-    handful: list[Extent] = []
-    held = 0
-    for extent in extents:
-        if may_view and extent.num_slots >= _MIN_VIEW_TOKENS:
-            pieces.append((extent,))
-            continue
-        first, remaining = extent
-        while remaining:
-            count = min(remaining, limit - held)
-            handful.append(Extent(first, count))
-            first, remaining, held = first + count, remaining - count, held + count
-            if held == limit:
-                pieces.append(tuple(handful))
-                handful, held = [], 0
-    if handful:
-        pieces.append(tuple(handful))
-    return pieces

@@ -129,7 +129,7 @@ def _plain(
     rows: Tensor, past: KeyValues, call: LayerCall, hidden: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """What the kernel does, in plain operations: rows (1, KH, R, D) to (out, lse)."""
-    scores = (rows @ past.keys.transpose(2, 3)).float() * call.scaling
+    scores = _products(rows, past.keys).mul_(call.scaling)
     if call.softcap is not None:
         scores = torch.tanh_(scores / call.softcap).mul_(call.softcap)
     if hidden is not None:
@@ -138,3 +138,21 @@ def _plain(
     # A row that sees nothing has lse = -inf: the clamp makes exp(-inf - finite) = 0 of it, not NaN.
     weights = (scores - lse.clamp(min=-1e30).unsqueeze(-1)).exp_()
     return weights.to(rows.dtype) @ past.values, lse
+
+
+def _products(rows: Tensor, keys: Tensor) -> Tensor:
+    """Rows (1, KH, R, D) times keys (1, KH, S, D) in float32, (1, KH, R, S).
+
+    Of 16 bits too: before scaling they may be some hundreds, which bfloat16 has in steps of 2; and what is
+    beyond 65,504 would be infinite in float16.
+    """
+    if rows.dtype == torch.float32:
+        return rows @ keys.transpose(2, 3)
+    if _can_widen(rows.device):
+        return torch.bmm(rows[0], keys[0].transpose(1, 2), out_dtype=torch.float32).unsqueeze(0)
+    return rows.float() @ keys.float().transpose(2, 3)
+
+
+def _can_widen(device: torch.device) -> bool:
+    """Whether torch multiplies 16 bits into 32 there."""
+    return device.type == "cuda" and torch.version.hip is None
