@@ -24,6 +24,7 @@ from inference.request import FinishReason, GenerateRequest, RequestId, StepOutp
 from inference.reuse_reason import why_reuse_stopped
 from inference.sampling import Sampler
 from inference.sequence import ScheduledChunk, Sequence
+from inference.step_failures import failure_of
 from inference.text.prompt import Prompt
 
 logger = logging.getLogger(__name__)
@@ -202,6 +203,10 @@ class LiveRequests:
             output = self._live[request_id].reply.sample(logits, began, self._clock)
         except ComputeError as error:
             return self.end(request_id, "error", error=error, keep=False)
+        except (RuntimeError, MemoryError) as error:
+            # A GPU computes later than it is told to: what fails in a step shows when it is waited for.
+            logger.error("a token could not be sampled", exc_info=error)
+            return self.end(request_id, "error", error=failure_of(error), keep=False)
         self.totals.completion_tokens += 1
         if output.finish_reason is not None:
             self._drop(request_id)
@@ -210,15 +215,10 @@ class LiveRequests:
     def _fail(self, chunks: list[ScheduledChunk], error: Exception) -> list[StepOutput]:
         """End the requests of a step that went wrong; their values are not kept."""
         logger.error("a step of %d chunks failed", len(chunks), exc_info=error)
-        outputs = []
-        for chunk in chunks:
-            failure = ComputeError(
-                f"The model could not go on: {str(error) or type(error).__name__}.",
-                hint="Try again, or load the model again.",
-            )
-            failure.__cause__ = error
-            outputs.append(self.end(chunk.sequence.request_id, "error", error=failure, keep=False))
-        return outputs
+        return [
+            self.end(chunk.sequence.request_id, "error", error=failure_of(error), keep=False)
+            for chunk in chunks
+        ]
 
     def _drop(self, request_id: RequestId, *, keep: bool = True) -> None:
         parts = self._parts

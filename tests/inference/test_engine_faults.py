@@ -17,6 +17,7 @@ from inference.errors import (
 )
 from inference.model.step import Chunk
 from inference.request import ChatMessage, GenerateRequest, RequestId
+from inference.sampling import Sampler
 from tests.inference.scripted_engine import answer, ask, greedy, id_of, scripted_engine
 from tests.inference.tiny_engine import (
     EOS_ID,
@@ -207,6 +208,60 @@ def test_failing_step_ends_its_requests_and_the_engine_goes_on(error: Exception)
     assert engine.stats().blocks.used == 0
     assert engine.stats().blocks.cached == 0  # nothing half-written can be found again
     assert shown_text(answer(engine, ask(make_tokens(4)))) == "hi"
+
+
+LOST = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (
+            torch.AcceleratorError(LOST),
+            "The graphics card failed: CUDA error: an illegal memory access was encountered.",
+            "Start Quire again.",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            "The model ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "Close other programs, or make the memory of the model smaller in the settings.",
+        ),
+        (MemoryError(), "The model ran out of memory: MemoryError.",
+         "Close other programs, or make the memory of the model smaller in the settings."),
+        (
+            RuntimeError("shapes do not fit"),
+            "The model could not go on: shapes do not fit.",
+            "Try again, or load the model again.",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_seen_late", [False, True])
+def test_failure_says_what_to_do_whether_it_shows_in_the_step_or_when_a_token_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    message: str,
+    hint: str,
+    is_seen_late: bool,
+) -> None:
+    engine, runner = scripted_engine("hi")
+
+    def sample(self: Sampler, logits: Tensor) -> int:
+        raise error
+
+    if is_seen_late:
+        monkeypatch.setattr(Sampler, "sample", sample)
+    else:
+        runner.error = error
+    engine.add_request(ask(make_tokens(4)))
+    (output,) = engine.step()
+    assert output.finish_reason == "error"
+    assert isinstance(output.error, ComputeError)
+    assert (str(output.error), output.error.hint) == (message, hint)
+    assert output.error.__cause__ is error
+    assert (engine.stats().blocks.used, engine.stats().blocks.cached) == (0, 0)
+    engine.check_integrity()
+    monkeypatch.undo()
+    assert answer(engine, ask(make_tokens(4)))[-1].error is None
 
 
 def test_logits_that_are_not_numbers_end_only_their_own_request() -> None:
