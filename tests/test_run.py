@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nvidia_card
 import run
 import setup_environment
 import system_libraries
@@ -288,6 +289,77 @@ def test_set_up_unwritable_place_says_so(root: Path, runner: FakeRunner) -> None
 
     with pytest.raises(SetupError, match="Setting up stopped"):
         make_environment(root, runner).set_up(stages_of(root))
+
+
+# ------------------------------------------------------------------------------ graphics card
+
+CPU_TORCH = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
+CUDA_TORCH = CPU_TORCH.replace("cuda: Optional[str] = None", "cuda: Optional[str] = '13.0'")
+ROCM_TORCH = CPU_TORCH.replace("hip: Optional[str] = None", "hip: Optional[str] = '7.1'")
+
+
+@pytest.mark.parametrize("place", ["lib/python3.12/site-packages", "Lib/site-packages"])
+@pytest.mark.parametrize(
+    ("torch", "has_driver", "is_told"),
+    [
+        (CPU_TORCH, True, True),
+        (CPU_TORCH, False, False),
+        (CUDA_TORCH, True, False),
+        (ROCM_TORCH, True, False),
+        ("", True, False),
+        (None, True, False),
+    ],
+)
+def test_set_up_tells_of_a_card_that_the_installed_torch_cannot_use(
+    root: Path,
+    runner: FakeRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    torch: str | None,
+    has_driver: bool,
+    is_told: bool,
+) -> None:
+    def install(requirements: list[str]) -> None:
+        folder = root / ".venv" / place / "torch"
+        if torch is not None and requirements == ["torch==2.13.0"]:
+            folder.mkdir(parents=True)
+            (folder / "version.py").write_text(torch)
+
+    runner.fail = install
+    monkeypatch.setattr(setup_environment, "has_nvidia_driver", lambda: has_driver)
+    make_environment(root, runner).set_up(stages_of(root))
+    told = capsys.readouterr().err
+    assert told.count("There is an NVIDIA driver") == int(is_told)
+    assert told.endswith("Quire is set up.\n\n")
+
+
+def test_version_file_of_the_torch_that_runs_this_is_understood() -> None:
+    import torch
+
+    has_no_code = {torch.version.cuda, torch.version.hip, torch.version.xpu} == {None}
+    assert nvidia_card.has_torch_for_cpu(sys.prefix) is has_no_code
+
+
+@pytest.mark.parametrize(
+    ("platform", "present", "expected"),
+    [
+        ("linux", "/dev/nvidiactl", True),
+        ("linux", "/usr/lib/wsl/lib/libcuda.so.1", True),
+        ("linux", "", False),
+        ("win32", os.path.join("D:\\Windows", "System32", "nvcuda.dll"), True),
+        ("win32", "/dev/nvidiactl", False),
+        ("darwin", "/dev/nvidiactl", False),
+    ],
+)
+def test_nvidia_driver_is_found_by_its_files(
+    monkeypatch: pytest.MonkeyPatch, platform: str, present: str, expected: bool
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv("SYSTEMROOT", "D:\\Windows")
+    monkeypatch.setattr(os.path, "exists", lambda path: path == present)
+    assert nvidia_card.has_nvidia_driver() is expected
+    assert setup_environment.has_only_cpu() is (platform == "linux" and not expected)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uses flock")
