@@ -40,8 +40,9 @@ class EngineConfig:
         ram_cache_bytes: Budget of blocks put aside in RAM; 0 is off, None chooses from free memory.
         disk_cache_bytes: Budget of blocks on disk; 0 is off, None chooses from what is free there.
         cache_dir: Folder of blocks and rounded weights on disk; None keeps nothing on disk.
-        prefill_chunk_tokens: Most tokens of one step, >= 1: *stop* waits for its end. Our kernels take
-            fewer where so many would take long.
+        prefill_chunk_tokens: Most tokens of one step, >= 1: *stop* waits for its end. None takes 256, and
+            on CUDA 512, or 2,048 where a kernel reads the blocks. Our kernels for the CPU take fewer where
+            so many would take long.
         num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
         backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
             torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"
@@ -66,7 +67,7 @@ class EngineConfig:
     ram_cache_bytes: int | None = None
     disk_cache_bytes: int | None = None
     cache_dir: str | None = None
-    prefill_chunk_tokens: int = 256
+    prefill_chunk_tokens: int | None = None
     num_threads: int | None = None
     backend: BackendName = "auto"
     weights: WeightTypeName = "auto"
@@ -91,7 +92,7 @@ class EngineConfig:
         _check_optional_int("ram_cache_bytes", self.ram_cache_bytes, low=0)
         _check_optional_int("disk_cache_bytes", self.disk_cache_bytes, low=0)
         _check_folder("cache_dir", self.cache_dir)
-        _check_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
+        _check_optional_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
         _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
 
 

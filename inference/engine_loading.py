@@ -18,6 +18,7 @@ from torch import nn
 
 from inference.attention.base import AttentionBackend
 from inference.attention.choice import AttentionNeeds, choose_attention
+from inference.attention.paged import PagedAttention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
 from inference.formats.whole_digest import WeightFiles
@@ -33,7 +34,7 @@ from inference.model.kv_wish import KvWish
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
-from inference.step_pace import StepPace
+from inference.step_pace import StepPace, usual_step_tokens
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
 
@@ -119,7 +120,10 @@ def load_parts(
     kv = make_kv(model, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
     _verify(loaded, model, runner, path)
-    most = config.prefill_chunk_tokens
+    has_paged_kernel = isinstance(attention, PagedAttention)
+    most = config.prefill_chunk_tokens or usual_step_tokens(
+        model.device.type, has_paged_kernel=has_paged_kernel
+    )
     scheduler = Scheduler(kv.manager, token_budget=most, mover=kv.transfers)
     context_tokens = _context_tokens(loaded, model, config, kv.tensors)
     info = replace(

@@ -12,6 +12,21 @@ _MULTIPLE = 16
 _OLD_SHARE = 0.5  # of the rate known so far; the rest is the last step's
 
 
+def usual_step_tokens(device_type: str, *, has_paged_kernel: bool) -> int:
+    """Most tokens of a step if nobody says.
+
+    On a GPU weights that stay packed are unpacked once per step, which pays from several hundred rows on. Where
+    attention has no kernel of its own there, it keeps the scores of all rows in memory.
+
+    Args:
+        device_type: torch's word for where the model is.
+        has_paged_kernel: Whether a kernel reads the blocks.
+    """
+    if device_type != "cuda":
+        return 256
+    return 2048 if has_paged_kernel else 512
+
+
 class StepPace:
     """Chooses the token budget of the next step.
 

@@ -17,10 +17,10 @@ from inference.formats.codes import GROUP, Codes
 from inference.model.decoder import Linear, fast_linear
 from inference.model.int4_product import Int4Product
 
-# From so many rows on, weights are unpacked and multiplied as floats. The kernel for 4 bits goes through
-# the matrix once for 16 rows. Unpacking it in torch's operators moves about 20 bytes for each weight, as
-# much as some 30 times that; `tests/benchmarks/gpu_check.py` measures both sides.
-MANY_ROWS = 512
+# From so many rows on, weights are unpacked and multiplied as floats. An estimate: the kernel for 4 bits goes
+# through the matrix once for 16 rows; unpacking it in torch's operators moves about 20 bytes for each weight,
+# as much as some 30 times that, but part of it in the cache. `tests/benchmarks/gpu_check.py` measures both.
+MANY_ROWS = 256
 
 
 class PlainWeight(NamedTuple):

@@ -50,7 +50,6 @@ class OpenModel:
             "context_tokens": 4096,
             "kv_cache_bytes": _KV_BYTES[device.type],
             "ram_cache_bytes": 0,
-            "prefill_chunk_tokens": 2048,
             **config,
         }
         self.parts: EngineParts = load_parts(path, EngineConfig(**values), None)
@@ -163,9 +162,11 @@ def _measured(opened: OpenModel, bytes_per_second: float, *, is_quick: bool) -> 
         found[f"{num_chats} chats tok/s"] = num_chats / opened.decode(
             depths[1], num_chats, times=times
         )
-    for chunk_tokens in (48,) if is_quick else (256, 2048):
+    found["step tokens"] = usual = opened.parts.scheduler.token_budget
+    chunks = {"48": 48} if is_quick else {"256": 256, "2048": 2048}
+    for name, chunk_tokens in {**chunks, "usual steps": usual}.items():
         took = opened.prefill(prompt_tokens, chunk_tokens, times=1 if is_quick else 5)
-        found[f"prefill by {chunk_tokens} tok/s"] = prompt_tokens / took
+        found[f"prefill by {name} tok/s"] = prompt_tokens / took
     found["replays"] = opened.runner.num_replays
     chat = opened.reply(4 if is_quick else 256)
     found["reply tok/s"] = chat.metrics.decode_tps

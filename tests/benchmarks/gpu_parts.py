@@ -23,7 +23,7 @@ from tests.inference.tiny_models import eager_logits, make_tokens
 
 FAMILIES = ("llama", "qwen3", "gemma2", "gemma3", "phi3-partial")
 SHAPES = ((8, 128), (2, 64), (3, 64), (4, 256), (5, 80))  # KH, D
-ROWS = (1, 4, 16, 64, 256, 512, 1024, 2048)
+ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048)
 
 
 def check_device(device: torch.device, *, is_quick: bool) -> Result:

@@ -19,7 +19,7 @@ from tests.benchmarks.gpu_check import VARIANTS, Check
 from tests.inference.tiny_decoders import make_variant, weights_of
 from tests.inference.tiny_engine import make_loaded
 
-REFUSED = {"flash": "it runs on CUDA devices only", "Q8_0 weights": "keeps weights as Q8_0"}
+REFUSED = {"flash": "it runs on CUDA devices only", "Q8_0 weights": "Weights are kept as Q8_0"}
 
 
 def load_tiny(
@@ -73,6 +73,8 @@ def test_all_parts_run_and_are_written(
         assert found["reply like float32, tokens"] == 4
         assert found["decode at 100 tok/s"] > 0
         assert found["decode at 100 of bandwidth"] > 0
+        assert found["step tokens"] == 256
+        assert found["prefill by usual steps tok/s"] > 0
     assert results["tiny, half on the host"]["the reply is that of the whole model"]
     text = capsys.readouterr().out
     assert "the reply with graphs is that without: True" in text

@@ -87,7 +87,7 @@ def test_defaults_are_valid_and_as_documented():
     assert (params.seed, params.max_tokens, params.stop) == (None, None, ())
     config = EngineConfig()
     assert (config.device, config.attention_backend) == ("auto", "auto")
-    assert config.prefill_chunk_tokens == 256
+    assert config.prefill_chunk_tokens is None
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -160,12 +160,8 @@ def test_int_field_of_another_type_is_refused(kind, field, low, high, value):
     assert reason.endswith(f", not {type(value).__name__} {value!r}.")
 
 
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [(SamplingParams, "top_k"), (EngineConfig, "prefill_chunk_tokens")],
-)
-def test_int_field_that_is_not_optional_refuses_none(kind, field):
-    refusal(kind, field, None)
+def test_int_field_that_is_not_optional_refuses_none():
+    refusal(SamplingParams, "top_k", None)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +172,7 @@ def test_int_field_that_is_not_optional_refuses_none(kind, field):
         (EngineConfig, "context_tokens"),
         (EngineConfig, "block_size"),
         (EngineConfig, "kv_cache_bytes"),
+        (EngineConfig, "prefill_chunk_tokens"),
         (EngineConfig, "num_threads"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import read_weights
 from inference.model.loader import LoadedModel
 from inference.request import StepOutput
+from inference.step_pace import usual_step_tokens
 from tests.inference.paged_kernels import EmulatedVarlen, Recording, varlen_on_gpu
 from tests.inference.scripted_engine import answer, ask, greedy
 from tests.inference.tiny_decoders import make_variant, weights_of
@@ -86,6 +88,26 @@ def test_engine_over_pages_replays_decode_steps_and_says_so(recordings: list[Rec
     assert eager.stats().graph_replays == 0
     others = engine_of(loaded, attention_backend="reference")
     assert_same_up_to_a_near_tie(PROMPT, ids, sampled_ids(reply(others)))
+
+
+def test_steps_are_as_long_as_the_attention_bears(
+    recordings: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_variant()
+
+    def on_gpu(device_type: str, *, has_paged_kernel: bool) -> int:
+        assert device_type == "cpu"
+        return usual_step_tokens("cuda", has_paged_kernel=has_paged_kernel)
+
+    def most(**config: Any) -> int:
+        engine = engine_of(loaded, **config)
+        return engine._parts.scheduler.token_budget
+
+    assert most() == 256
+    monkeypatch.setattr("inference.engine_loading.usual_step_tokens", on_gpu)
+    assert most() == 2048
+    assert most(attention_backend="blocks") == 512
+    assert most(prefill_chunk_tokens=48) == 48
 
 
 def test_engine_over_pages_reuses_what_it_read(recordings: list[Recording]) -> None:

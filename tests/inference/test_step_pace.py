@@ -1,6 +1,18 @@
 """The token budget follows what steps take."""
 
-from inference.step_pace import FEWEST, TARGET_S, StepPace
+import pytest
+
+from inference.step_pace import FEWEST, TARGET_S, StepPace, usual_step_tokens
+
+
+@pytest.mark.parametrize(
+    ("device_type", "has_paged_kernel", "expected"),
+    [("cpu", False, 256), ("mps", False, 256), ("cuda", False, 512), ("cuda", True, 2048)],
+)
+def test_steps_are_as_long_as_is_good_for_the_device(
+    device_type: str, has_paged_kernel: bool, expected: int
+) -> None:
+    assert usual_step_tokens(device_type, has_paged_kernel=has_paged_kernel) == expected
 
 
 def test_quick_machine_gets_all_that_is_allowed() -> None:
