@@ -22,6 +22,10 @@ from inference.model.int4_product import Int4Product
 # as much as some 30 times that, but part of it in the cache. `tests/benchmarks/gpu_check.py` measures both.
 MANY_ROWS = 256
 
+# So many weights are unpacked at a time: some 100 MB, with all that is in between.
+_SLAB_WEIGHTS = 2**24
+_SLAB_STEP = 64  # rows of a slab: a multiple of what any kernel packs together
+
 
 class PlainWeight(NamedTuple):
     """A matrix of floats.
@@ -129,7 +133,7 @@ class PackedLinear:
         if x.shape[0] == 0:  # a step without logits; a kernel cannot be begun for nothing
             return x.new_empty(0, self._parts[0].lines.shape[1])
         if x.shape[0] >= MANY_ROWS:
-            return functional.linear(x, self.unpacked(), self._bias)
+            return self.by_floats(x)
         x = x.contiguous()
         first, *others = (
             self._product.multiply(x, part.packed, part.lines) for part in self._parts
@@ -138,16 +142,30 @@ class PackedLinear:
             first.add_(other)
         return first if self._bias is None else first.add_(self._bias)
 
-    def unpacked(self) -> Tensor:
-        """The matrix as floats, (N, K)."""
-        first, *others = (self._floats(part) for part in self._parts)
+    def by_floats(self, x: Tensor) -> Tensor:
+        """(T, K) to (T, N), by unpacked weights: some rows of the matrix, then the next."""
+        N, bias = self._parts[0].lines.shape[1], self._bias
+        step = max(1, _SLAB_WEIGHTS // self._num_columns // _SLAB_STEP) * _SLAB_STEP
+        slabs = [slice(low, min(low + step, N)) for low in range(0, N, step)]
+        outs = [
+            functional.linear(x, self.unpacked(rows), None if bias is None else bias[rows])
+            for rows in slabs
+        ]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+
+    def unpacked(self, rows: slice) -> Tensor:
+        """Rows of the matrix as floats; they begin at a multiple of 64 and end at another or at N."""
+        first, *others = (self._floats(part, rows) for part in self._parts)
         for other in others:
             first.add_(other)
         return first
 
-    def _floats(self, part: Int4Weight) -> Tensor:
-        scale, zero = part.lines.permute(2, 1, 0).contiguous().unsqueeze(-1)  # (N, K / 32, 1) each
-        codes = self._product.unpack(part.packed, self._num_columns).to(scale.dtype).sub_(8)
+    def _floats(self, part: Int4Weight, rows: slice) -> Tensor:
+        together = part.lines.shape[1] // part.packed.shape[0]  # rows in one of what is packed
+        packed = part.packed[rows.start // together : rows.stop // together]
+        lines = part.lines[:, rows]
+        scale, zero = lines.permute(2, 1, 0).contiguous().unsqueeze(-1)  # (rows, K / 32, 1) each
+        codes = self._product.unpack(packed, self._num_columns).to(scale.dtype).sub_(8)
         grouped = codes.view(codes.shape[0], -1, GROUP)
         return torch.addcmul(zero, grouped, scale).view(codes.shape)
 

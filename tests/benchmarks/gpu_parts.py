@@ -161,7 +161,7 @@ def _kernel_call(linear: PackedLinear, product: Int4Product, x: Tensor) -> Calla
 
 
 def _floats_call(linear: PackedLinear, x: Tensor) -> Callable[[], object]:
-    return lambda: functional.linear(x, linear.unpacked())
+    return lambda: linear.by_floats(x)
 
 
 def _plain_call(matrix: Tensor, x: Tensor) -> Callable[[], object]:

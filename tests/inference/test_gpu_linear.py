@@ -39,6 +39,7 @@ SCALES = {
     "largest": [60000.0, -60000.0],
 }
 N, BLOCKS = 48, 2
+ALL_ROWS = slice(0, N)
 BF16_ERROR = 2.0**-8  # half a unit in the last place, twice: of the scale and of the weight
 
 
@@ -80,7 +81,7 @@ def test_unpacked_weights_are_those_of_the_file_within_the_rounding_of_bfloat16(
 ) -> None:
     rows, weights = stored(type_name, scales)
     linear = linear_of(packed(type_name, rows, torch.bfloat16), weights.shape[1])
-    error = (linear.unpacked().float() - weights).abs()
+    error = (linear.unpacked(ALL_ROWS).float() - weights).abs()
     # Of 8 bits, zero, scale, both halves and their sum are rounded.
     assert (error <= 2 * BF16_ERROR * spread(type_name, rows)).all()
 
@@ -114,7 +115,7 @@ def test_product_is_exact_where_the_scale_needs_no_rounding(type_name: str) -> N
     x[0, 5] = x[1, 40] = x[2, 63] = 1.0
     linear = linear_of(packed(type_name, rows, torch.float32), weights.shape[1])
     assert torch.equal(linear(x), weights[:, [5, 40, 63]].t())
-    assert torch.equal(linear.unpacked(), weights)
+    assert torch.equal(linear.unpacked(ALL_ROWS), weights)
 
 
 @pytest.mark.parametrize("type_name", ["Q4_1", "Q8_0"])
@@ -126,7 +127,7 @@ def test_many_rows_are_multiplied_with_unpacked_weights(
     linear = linear_of(packed(type_name, rows, torch.float32), weights.shape[1], bias)
     monkeypatch.setattr(gpu_linear, "MANY_ROWS", 4)
     monkeypatch.setattr(CpuInt4, "multiply", None)
-    monkeypatch.setattr(linear, "unpacked", lambda: weights)
+    monkeypatch.setattr(linear, "unpacked", weights.__getitem__)
     x = torch.randn(4, weights.shape[1])
     assert torch.equal(linear(x), functional.linear(x, weights, bias))
     with pytest.raises(TypeError):
@@ -188,7 +189,7 @@ def test_weights_packed_for_cuda_are_unpacked_to_those_of_the_file() -> None:
         weight = packed(type_name, rows, torch.float32, product)
         linear = make_linear(weight, None, product, weights.shape[1])
         assert isinstance(linear, PackedLinear)
-        torch.testing.assert_close(linear.unpacked(), weights, rtol=1e-6, atol=1e-4)
+        torch.testing.assert_close(linear.unpacked(ALL_ROWS), weights, rtol=1e-6, atol=1e-4)
 
 
 def test_each_device_says_what_it_can_take() -> None:
@@ -231,6 +232,37 @@ def test_product_is_tried_before_it_is_used(
     # Packing for CUDA is not there in this build of torch, and nothing computes with what is packed here.
     assert not is_right(CudaInt4(shuffled_convert), torch.device("cpu"))
     assert "cannot be computed" in caplog.text
+
+
+@pytest.mark.parametrize("product", [CpuInt4(), CudaInt4(shuffled_convert)], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("num_bits", [4, 8])
+def test_large_matrices_are_unpacked_slab_by_slab(
+    monkeypatch: pytest.MonkeyPatch, num_bits: int, product: Any
+) -> None:
+    num_rows, num_columns = 200 - 8, 64
+    codes = Codes(
+        torch.randint(0, 2**num_bits, (num_rows, num_columns), dtype=torch.uint8),
+        torch.rand(num_rows, 2),
+        torch.randn(num_rows, 2),
+    )
+    weight = (pack_int4 if num_bits == 4 else pack_int8)(product, codes, torch.float32)
+    bias = torch.randn(num_rows)
+    linear = make_linear(weight, bias, product, num_columns)
+    assert isinstance(linear, PackedLinear)
+    monkeypatch.setattr(gpu_linear, "_SLAB_WEIGHTS", 70 * num_columns)  # 64 rows, 64 and 64
+    sizes = []
+    unpack = product.unpack
+
+    def noting(packed: Tensor, num_columns: int) -> Tensor:
+        found: Tensor = unpack(packed, num_columns)
+        sizes.append(found.shape[0])
+        return found
+
+    monkeypatch.setattr(product, "unpack", noting)
+    x = torch.randn(5, num_columns)
+    expected = functional.linear(x.double(), codes.weights.double(), bias.double())
+    torch.testing.assert_close(linear.by_floats(x).double(), expected, atol=1e-4, rtol=1e-5)
+    assert sizes == [64] * 3 * (num_bits // 4)
 
 
 def test_step_without_logits_has_no_rows() -> None:
@@ -276,4 +308,4 @@ def test_codes_keep_their_weights_through_packing() -> None:
         torch.full((N, 2), -3.0),
     )
     weight = pack_int8(CpuInt4(), codes, torch.float32)
-    assert torch.equal(linear_of(weight, 64).unpacked(), codes.weights)
+    assert torch.equal(linear_of(weight, 64).unpacked(ALL_ROWS), codes.weights)

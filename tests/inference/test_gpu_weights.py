@@ -230,5 +230,5 @@ def test_rounding_without_a_product_for_the_type_is_refused(
 ) -> None:
     monkeypatch.setattr(CpuInt4, "can_take", lambda *_: False)
     monkeypatch.setattr(model_paths, "_int4_product", lambda _wish: CpuInt4())
-    with pytest.raises(UnsupportedModelError, match="keeps weights as Q8_0"):
+    with pytest.raises(UnsupportedModelError, match="Weights are kept as Q8_0"):
         load_model(make_twin(tmp_path, "F16"), backend="torch", weights="Q8_0")
