@@ -87,6 +87,14 @@ class StagedCopies:
         self._threads = threading.local()
         self._direct = DirectCopies()
 
+    def prepare(self) -> None:
+        """Take now what the calling thread copies through, and not when a block must make room.
+
+        Raises:
+            torch.OutOfMemoryError: The device does not give it.
+        """
+        self._stage()
+
     def within(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """See `HostCopies`."""
         self._direct.within(targets, sources)
@@ -158,13 +166,18 @@ def find_copies(device: torch.device, num_bytes: int) -> HostCopies:
     Args:
         device: Where the blocks are; the calling thread computes there, on the stream that is current.
         num_bytes: The most that is copied between it and the host at a time.
+
+    Raises:
+        torch.OutOfMemoryError: The device has no room for what the calling thread copies through.
     """
     if device.type == "cpu":
         return CpuCopies()
     if device.type != "cuda":
         return DirectCopies()
     compute = torch.cuda.current_stream(device)
-    return StagedCopies(device, num_bytes, lambda: CudaSideStream(compute))
+    copies = StagedCopies(device, num_bytes, lambda: CudaSideStream(compute))
+    copies.prepare()
+    return copies
 
 
 def _parts(run: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:

@@ -39,7 +39,7 @@ class Room:
         whole_bytes: On the device, if all weights are there.
         split_bytes: On the device, if some are on the host; 0 if that is not done.
         host_bytes: On the host.
-        free: What is free on the device, for people.
+        free: What is free on the device.
     """
 
     device: str

@@ -112,6 +112,17 @@ def test_staged_copies_come_after_what_is_computed_and_are_done_when_they_return
     assert side.events == []
 
 
+def test_what_a_thread_copies_through_can_be_taken_before_it_is_needed() -> None:
+    side = NotedSide()
+    kv = make_kv()
+    copies = staged(kv.block_bytes, side)
+    copies.prepare()
+    assert side.events == [f"keep {kv.block_bytes}"]
+    kv._copies = copies
+    kv.export_rows(0, 0, P)
+    assert side.events[1:] == ["after compute", "synchronize"]
+
+
 def test_memory_that_cannot_be_pinned_is_told_and_copies_are_right_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
