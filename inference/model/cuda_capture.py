@@ -31,6 +31,8 @@ class CudaCapture:
 
     def __call__(self, compute: Callable[[], Tensor]) -> Replay:
         """See `Capture`."""
+        if CudaCapture.has_failed:
+            raise RuntimeError("a capture broke off before")
         with torch.cuda.device(self._device):
             return self._captured(compute)
 

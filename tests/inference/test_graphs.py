@@ -247,6 +247,8 @@ def test_after_a_capture_that_failed_nothing_is_captured_in_this_process(
     with pytest.raises(RuntimeError, match="previous error"):
         capture(lambda: torch.zeros(1))
     assert streams == [current]
+    with pytest.raises(RuntimeError, match="broke off before"):
+        capture(lambda: torch.zeros(1))
     assert cuda_capture(torch.device("cuda")) is None
 
 
