@@ -91,7 +91,7 @@ class WeightFiles:
             ModelFileError: A file cannot be read, or is not the one that was loaded.
         """
         began_ns = time.time_ns()
-        self._check_unchanged()
+        self.check_unchanged()
         known = _recall(folder)
         new = [stamp for stamp in self.stamps if stamp not in known]
         found = {stamp: known[stamp] for stamp in self.stamps if stamp in known}
@@ -107,12 +107,17 @@ class WeightFiles:
                         on_progress(done / num_bytes)
             found[stamp] = whole.digest()
         if new:
-            self._check_unchanged()
+            self.check_unchanged()
             settled = {stamp: found[stamp] for stamp in new if _is_settled(stamp, began_ns)}
             _remember(folder, settled)
         return hashlib.blake2b(b"".join(found[s] for s in self.stamps), digest_size=32).digest()
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
+        """Make sure that the files are those that were seen.
+
+        Raises:
+            ModelFileError: They are not, or one is gone.
+        """
         if self.seen_at(self.path) != self:
             raise ModelFileError(self.path, _CHANGED, hint=_HINT)
 

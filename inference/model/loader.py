@@ -17,6 +17,7 @@ from inference.errors import ChatTemplateError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
 from inference.formats.safetensors_weights import FolderWeights
+from inference.formats.whole_digest import WeightFiles
 from inference.model import folder_loading, gguf_loading
 from inference.model.base import LanguageModel
 from inference.model.folder_decoder import describe_folder
@@ -114,8 +115,9 @@ def load_model(
     started = time.perf_counter()
     reporter = LoadReporter(on_progress)
     wish = Wish(device, dtype, backend, num_threads, weights, cache_dir, kv or KvWish())
+    files = WeightFiles.seen_at(path)
     load = _load_folder if path.is_dir() else _load_gguf
-    loaded = load(path, wish, reporter)
+    loaded = load(files, wish, reporter)
     logger.info(
         "loaded %s (%s, %.0f million weights) in %.1f s",
         loaded.architecture,
@@ -127,7 +129,8 @@ def load_model(
     return loaded
 
 
-def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
+def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> LoadedModel:
+    path = files.path
     reporter.begin("Reading the file", until=0.05)
     with GgufFile.read(path) as file:
         plan = plan_model(file)
@@ -142,6 +145,7 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         template = _chat_template(file.metadata.get("tokenizer.chat_template"), tokenizer)
         source = ModelSource(
             path=path,
+            files=files,
             num_parameters=num_parameters,
             fingerprint=file.fingerprint(),
             describe=lambda: describe_gguf(plan, file),
@@ -170,7 +174,8 @@ def _load_gguf(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
         )
 
 
-def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
+def _load_folder(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> LoadedModel:
+    path = files.path
     reporter.begin("Reading the folder", until=0.05)
     folder = check_folder(path)
     config = folder_loading.check_config(folder)
@@ -181,6 +186,7 @@ def _load_folder(path: Path, wish: Wish, reporter: LoadReporter) -> LoadedModel:
     with FolderWeights(folder) as file:
         source = ModelSource(
             path=path,
+            files=files,
             num_parameters=folder.num_parameters,
             fingerprint=folder.fingerprint(),
             describe=lambda: describe_folder(config, file),

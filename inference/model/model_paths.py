@@ -15,6 +15,7 @@ from torch import nn
 
 from inference.config import BackendName, DtypeName, WeightTypeName
 from inference.errors import UnsupportedModelError
+from inference.formats.whole_digest import WeightFiles
 from inference.kernels.library import load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
 from inference.model.decoder import TorchDecoder
@@ -28,6 +29,7 @@ from inference.model.native_weights import WeightWish, load_native_weights
 from inference.model.placement import Room, describe_module, describe_placement, layers_on_host
 from inference.model.progress import LoadReporter
 from inference.model.spec import ModelSpec, UnsupportedSpecError
+from inference.model.weight_cache import WeightCache
 from inference.model.weight_plan import WeightPlan, plan_weights
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class ModelSource:
 
     Attributes:
         path: What errors name.
+        files: Its weights, as they were before anything was read of them.
         num_parameters: Count of stored weights.
         fingerprint: Names weights and configuration.
         describe: Gives its weights for our decoder. Raises `UnsupportedSpecError` for what only the
@@ -71,6 +74,7 @@ class ModelSource:
     """
 
     path: Path
+    files: WeightFiles
     num_parameters: int
     fingerprint: bytes
     describe: Callable[[], DecoderWeights]
@@ -110,7 +114,7 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
     """
     weights = _describe(source, wish)
     if weights is not None and _is_fast(source.path, wish):
-        return _make_native(weights, source.fingerprint, wish, reporter)
+        return _make_native(weights, source, wish, reporter)
     # Elsewhere the type does not depend on the size, and what fits is found out from the plan.
     is_on_cpu = torch.device(wish.device).type == "cpu"
     dtype = choose_dtype(wish.dtype, wish.device, source.num_parameters if is_on_cpu else 0)
@@ -184,16 +188,15 @@ def _cannot_round(path: Path, wish: Wish) -> UnsupportedModelError:
 
 
 def _make_native(
-    weights: DecoderWeights, fingerprint: bytes, wish: Wish, reporter: LoadReporter
+    weights: DecoderWeights, source: ModelSource, wish: Wish, reporter: LoadReporter
 ) -> MadeModel:
     kernels = load_kernels()
     assert kernels is not None, "it was asked for before"
+    cache = None
+    if wish.cache_dir is not None:
+        cache = WeightCache(wish.cache_dir, source.files, source.fingerprint)
     packed, rounded_to = load_native_weights(
-        weights,
-        fingerprint,
-        kernels,
-        WeightWish(wish.weights, wish.cache_dir, wish.num_threads),
-        reporter,
+        weights, kernels, WeightWish(wish.weights, cache, wish.num_threads), reporter
     )
     return MadeModel(
         model=NativeModel(weights.spec, packed, kernels, num_threads=wish.num_threads),

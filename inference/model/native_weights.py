@@ -16,7 +16,7 @@ from inference.model.memory import free_bytes
 from inference.model.packed_weights import PackedWeights, pack_weights, packed_bytes
 from inference.model.progress import LoadReporter
 from inference.model.quantised_weights import QuantisedFile, kernel_types
-from inference.model.weight_cache import cache_path, open_cached, write_cached
+from inference.model.weight_cache import WeightCache, open_cached, write_cached
 
 logger = logging.getLogger(__name__)
 
@@ -30,18 +30,17 @@ class WeightWish:
 
     Attributes:
         type_name: "auto" leaves floats as they are as long as they fit.
-        cache_dir: Where rounded weights are kept; None for nowhere.
+        cache: Where rounded weights are kept; None for nowhere.
         num_threads: How many work at a time.
     """
 
     type_name: WeightTypeName
-    cache_dir: Path | None
+    cache: WeightCache | None
     num_threads: int
 
 
 def load_native_weights(
     weights: DecoderWeights,
-    fingerprint: bytes,
     kernels: Kernels,
     wish: WeightWish,
     reporter: LoadReporter,
@@ -50,7 +49,6 @@ def load_native_weights(
 
     Args:
         weights: Where they are.
-        fingerprint: Names them.
         kernels: Who will compute with them.
         wish: How they are to be kept.
         reporter: Told how far it is.
@@ -59,6 +57,7 @@ def load_native_weights(
         The weights, and to what type floats were rounded; empty if they were not.
 
     Raises:
+        ModelFileError: They are to be rounded and kept, and their files changed meanwhile.
         NotEnoughMemoryError: They do not fit.
     """
     type_name = _choose_type(weights, kernels, wish)
@@ -74,10 +73,7 @@ def load_native_weights(
     for name, tensor in changed.items():
         level = logging.DEBUG if type_name else logging.WARNING
         logger.log(level, "%s: %s becomes %s", name, stored[name].type_name, tensor.type_name)
-    path = None
-    if type_name and wish.cache_dir is not None:
-        path = cache_path(wish.cache_dir, fingerprint, type_name)
-    with _rounded(weights.file, tensors if changed else {}, path, wish, reporter) as file:
+    with _rounded(weights.file, tensors if changed else {}, type_name, wish, reporter) as file:
         reporter.begin("Loading weights", until=1.0)
         packed = pack_weights(
             replace(weights, file=file), kernels, num_threads=wish.num_threads, reporter=reporter
@@ -103,14 +99,16 @@ def _choose_type(weights: DecoderWeights, kernels: Kernels, wish: WeightWish) ->
 def _rounded(
     file: WeightFile,
     tensors: Mapping[str, StoredTensor],
-    path: Path | None,
+    type_name: str,
     wish: WeightWish,
     reporter: LoadReporter,
 ) -> Iterator[WeightFile]:
-    """A file in other types; from the path where it is kept, if there is one."""
+    """A file in other types; from where it is kept, if it was rounded to one of them and may be."""
     if not tensors:
         yield file
         return
+    cache = wish.cache if type_name else None
+    path = None if cache is None else _kept_path(cache, type_name, reporter)
     if path is not None:
         reporter.begin("Checking rounded weights", until=0.25)
         cached = open_cached(path, tensors, num_threads=wish.num_threads)
@@ -119,10 +117,15 @@ def _rounded(
                 yield cached
             return
     with QuantisedFile(file, tensors, num_threads=wish.num_threads) as rounded:
-        if path is not None:
+        if cache is not None and path is not None:
             reporter.begin("Rounding weights, once", until=0.8)
-            if write_cached(path, rounded, reporter):
+            if write_cached(path, rounded, cache.files, reporter):
                 with GgufFile.read(path) as cached:
                     yield cached
                 return
         yield rounded
+
+
+def _kept_path(cache: WeightCache, type_name: str, reporter: LoadReporter) -> Path:
+    reporter.begin("Checking the file", until=0.2)
+    return cache.path(type_name, lambda share: reporter.advance(share, 1.0))

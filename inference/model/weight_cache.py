@@ -1,6 +1,6 @@
 """Keeps rounded weights on disk, so that a model is rounded once. Thread of the load.
 
-    <cache_dir>/weights/<digest of the model's fingerprint and the type>.gguf
+    <cache_dir>/weights/<digest of all bytes of the model's weights, its fingerprint, and the type>.gguf
 
 One GGUF file for each model and type, safe to delete at any time. It is written under another name and
 renamed; its digest covers its table and all of its data and is proved before it is used. What is not
@@ -15,8 +15,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,7 @@ from inference.errors import ModelFileError
 from inference.formats.gguf import GgufFile
 from inference.formats.gguf_writer import header_bytes, stored_bytes, write_data
 from inference.formats.weight_file import StoredTensor, WeightFile
+from inference.formats.whole_digest import WeightFiles
 from inference.model.progress import LoadReporter
 
 logger = logging.getLogger(__name__)
@@ -36,14 +38,35 @@ _PART = ".part"
 _PART_SECONDS = 3600.0  # a file that nobody finished is removed at this age
 _KEPT_SECONDS = 60 * 86_400.0  # rounded weights that were not used for so long are removed
 _FREE_SHARE = 0.9  # of the disk that one file may fill
-_VERSION = b"1"
+_VERSION = b"2"  # 1 was named by the fingerprint alone, which looks at samples
 
 
-def cache_path(cache_dir: Path, fingerprint: bytes, type_name: str) -> Path:
-    """Where the rounded weights of a model are kept."""
-    digest = hashlib.blake2b(fingerprint, digest_size=16, person=b"quire-weights")
-    digest.update(type_name.encode() + _VERSION)
-    return cache_dir / FOLDER / f"{digest.hexdigest()}.gguf"
+@dataclass(frozen=True, slots=True)
+class WeightCache:
+    """Names the files that are kept for one model.
+
+    Attributes:
+        cache_dir: Where they are kept, and where digests are remembered.
+        files: The model's weights, as they were before they were opened.
+        fingerprint: Names headers and configuration: which of the bytes are which weights.
+    """
+
+    cache_dir: Path
+    files: WeightFiles
+    fingerprint: bytes
+
+    def path(self, type_name: str, on_progress: Callable[[float], None]) -> Path:
+        """Where the weights are kept that were rounded to a type.
+
+        Reads all bytes of the model, once; see `WeightFiles.digest`.
+
+        Raises:
+            ModelFileError: The model's files changed meanwhile, or cannot be read.
+        """
+        whole = self.files.digest(self.cache_dir, on_progress)
+        digest = hashlib.blake2b(whole, digest_size=16, person=b"quire-weights")
+        digest.update(self.fingerprint + type_name.encode() + _VERSION)
+        return self.cache_dir / FOLDER / f"{digest.hexdigest()}.gguf"
 
 
 def open_cached(
@@ -68,8 +91,14 @@ def open_cached(
     return None
 
 
-def write_cached(path: Path, weights: WeightFile, reporter: LoadReporter) -> bool:
-    """Write all tensors of a file; false if they cannot be kept."""
+def write_cached(
+    path: Path, weights: WeightFile, source: WeightFiles, reporter: LoadReporter
+) -> bool:
+    """Write all tensors of a file; false if they cannot be kept.
+
+    Raises:
+        ModelFileError: What they were made from changed meanwhile; then nothing is kept.
+    """
     tensors = weights.tensors
     size = sum(stored_bytes(tensor) for tensor in tensors.values())
     try:
@@ -82,6 +111,7 @@ def write_cached(path: Path, weights: WeightFile, reporter: LoadReporter) -> boo
         try:
             with os.fdopen(handle, "wb") as file:
                 _write(file, weights, size, reporter)
+            source.check_unchanged()
             os.replace(part, path)
         except BaseException:
             _remove(Path(part))

@@ -11,6 +11,7 @@ import pytest
 
 from inference.engine_loading import ProgressCallback, load_parts
 from inference.errors import NotEnoughMemoryError
+from inference.formats.whole_digest import WeightFiles
 from inference.model.loader import LoadedModel
 from inference.model.model_paths import ModelSource, Wish, make_model
 from inference.model.progress import LoadReporter
@@ -29,6 +30,7 @@ def load_tiny(
     weights = weights_of(make_variant("llama"))
     source = ModelSource(
         path=path,
+        files=WeightFiles.seen_at(path),
         num_parameters=weights.num_parameters,
         fingerprint=b"tiny",
         describe=lambda: weights,

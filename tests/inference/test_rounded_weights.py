@@ -11,12 +11,20 @@ from transformers import Gemma2Config, Phi3Config, PretrainedConfig
 
 from inference.config import EngineConfig
 from inference.engine import Engine
-from inference.errors import InvalidRequestError, NotEnoughMemoryError, UnsupportedModelError
+from inference.errors import (
+    InvalidRequestError,
+    ModelFileError,
+    NotEnoughMemoryError,
+    UnsupportedModelError,
+)
 from inference.formats.gguf import GgufFile
 from inference.formats.quantize import QUANTIZERS
+from inference.formats.safetensors_header import read_header
+from inference.formats.whole_digest import WeightFiles
 from inference.model import native_weights, weight_cache
 from inference.model.loader import LoadedModel, load_model
 from inference.model.native_model import NativeModel
+from inference.request import LoadProgress
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import remake, wide_config
 from tests.inference.loaded_models import logits_of, needs_kernels
@@ -114,6 +122,67 @@ def test_each_model_and_type_has_a_file_of_its_own(
     assert len(kept(cache)) == 4
     if os.name == "posix":
         assert all(path.stat().st_mode & 0o077 == 0 for path in kept(cache))
+
+
+def edit_unsampled(path: Path) -> None:
+    """Change numbers that no fingerprint looks at; other weights and the same fingerprint."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    data = bytearray(file.read_bytes())
+    if path.is_dir():
+        header = read_header(file)
+        tensor = header.tensors["model.layers.0.mlp.up_proj.weight"]
+        start, size = tensor.offset, tensor.num_bytes
+    else:
+        with GgufFile.read(file) as gguf:
+            up = gguf.tensors["blk.0.ffn_up.weight"]
+            start, size = up.offset, up.num_bytes
+    assert size > 8 * 256
+    first, end = start + size // 8, start + size // 4
+    data[first:end] = bytes(end - first)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_model_that_was_edited_is_rounded_anew(folder: Path, cache: Path, kind: str) -> None:
+    path = folder
+    if kind == "file":
+        path = write_twin(remake(wide_config()), cache.with_name("t.gguf"), quantization="F16")
+    first = load_model(path, backend="auto", weights="Q8_0", cache_dir=cache)
+    edit_unsampled(path)
+    second = load_model(path, backend="auto", weights="Q8_0", cache_dir=cache)
+    assert second.fingerprint == first.fingerprint
+    assert not same(first, second)
+    assert same(second, load_model(path, backend="auto", weights="Q8_0"))
+    assert len(kept(cache)) == 2
+
+
+def test_model_that_changes_while_it_is_rounded_keeps_nothing(folder: Path, cache: Path) -> None:
+    def touch(progress: LoadProgress) -> None:
+        if progress.stage == "Rounding weights, once":
+            os.utime(folder / "model.safetensors", (1, 1))
+
+    with pytest.raises(ModelFileError, match="changed while it was opened"):
+        load_model(folder, backend="auto", weights="Q8_0", cache_dir=cache, on_progress=touch)
+    assert kept(cache) == []
+
+
+def test_model_is_read_whole_only_where_rounded_weights_are_kept(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    digest = WeightFiles.digest
+
+    def note(files: WeightFiles, *arguments: Any) -> bytes:
+        read.append(files.path)
+        return digest(files, *arguments)
+
+    monkeypatch.setattr(WeightFiles, "digest", note)
+    load_model(folder, backend="auto", weights="auto", cache_dir=cache)
+    load_model(folder, backend="torch", cache_dir=cache)
+    load_model(folder, backend="auto", weights="Q8_0")
+    assert read == []
+    load_model(folder, backend="auto", weights="Q8_0", cache_dir=cache)
+    assert read == [folder]
 
 
 @pytest.mark.parametrize("place", ["start", "table", "data", "cut", "empty"])
