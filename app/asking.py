@@ -135,11 +135,12 @@ def _tell_disk_problem(engine: EngineLike) -> None:
 
 
 def _kv_dir(options: argparse.Namespace, paths: Paths) -> Path | None:
-    """Where blocks are kept; a question without a chat keeps nothing, and makes no folder either.
+    """Where blocks are kept; a question without a chat keeps none, and makes no folder either.
 
-    What int4 costs the model is remembered there, though: it takes a while to find out.
+    What takes a while is remembered there, though: what int4 costs the model, and rounded weights.
     """
-    is_wanted = options.conversation is not None or options.kv == "int4"
+    is_rounded = options.weights not in ("auto", "float")
+    is_wanted = options.conversation is not None or options.kv == "int4" or is_rounded
     if is_wanted:
         paths.prepare_cache()
     if is_wanted or os.path.isdir(paths.kv_dir):

@@ -383,6 +383,19 @@ def test_bad_sampling_is_refused_before_the_model_is_opened(asker: Asker) -> Non
     assert asker.engines == []
 
 
+@pytest.mark.parametrize(
+    ("weights", "is_kept"), [("Q8_0", True), ("Q4_1", True), ("auto", False), ("float", False)]
+)
+def test_question_without_a_chat_keeps_rounded_weights_and_nothing_else(
+    asker: Asker, weights: str, is_kept: bool
+) -> None:
+    assert asker.ask("Hello", "--weights", weights) == 0
+    (engine,) = asker.engines
+    assert engine.config.cache_dir == (str(asker.paths.kv_dir) if is_kept else None)
+    assert asker.paths.cache_dir.is_dir() is is_kept
+    assert not engine.requests[0].keep_on_disk
+
+
 def make_unusable(tmp_path: Path) -> Path:
     """A profile folder that cannot be made: a file stands in its way."""
     (tmp_path / "file").write_text("", "utf-8")
