@@ -281,7 +281,7 @@ def _open_disk(
         root,
         namespace=namespace,
         block_size=kv.block_size,
-        bytes_per_token=kv.bytes_per_token,
+        row_layout=kv.row_layout,
         budget_bytes=_UNBOUNDED if budget is None else budget,
         maker=maker,
     )

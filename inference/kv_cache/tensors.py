@@ -166,6 +166,12 @@ class KvTensors:
         self._copies.to_host(self._parts(payload, num_rows), self._rows(first, num_rows))
         return payload
 
+    @property
+    def row_layout(self) -> tuple[tuple[int, int], ...]:
+        """How rows lie in what `export_rows` gives: per plane (L * R, bytes of X)."""
+        shapes = (plane.as_bytes.shape for plane in self._planes)
+        return tuple((layers * heads, row_bytes) for layers, heads, _, row_bytes in shapes)
+
     def import_rows(
         self,
         block_id: int,

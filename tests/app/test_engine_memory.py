@@ -206,7 +206,9 @@ def test_reply_of_a_forgotten_chat_ends() -> None:
 
 
 def test_files_are_forgotten_without_an_engine(tmp_path: Path) -> None:
-    store = DiskStore(tmp_path, namespace=b"m", block_size=4, bytes_per_token=8, budget_bytes=2**20)
+    store = DiskStore(
+        tmp_path, namespace=b"m", block_size=4, row_layout=((2, 4),), budget_bytes=2**20
+    )
     store.open()
     for chat, ids in (("c", (1, 2, 3, 4)), ("d", (5, 6, 7, 8))):
         store.claim(chat, [(ROOT_KEY, ids)])
@@ -227,7 +229,7 @@ def test_files_are_forgotten_without_an_engine(tmp_path: Path) -> None:
 
 def save_chat(folder: Path, chat: str, ids: tuple[int, ...]) -> None:
     store = DiskStore(
-        folder, namespace=b"model", block_size=4, bytes_per_token=8, budget_bytes=2**20
+        folder, namespace=b"model", block_size=4, row_layout=((2, 4),), budget_bytes=2**20
     )
     store.open()
     store.claim(chat, [(ROOT_KEY, ids)])

@@ -11,6 +11,7 @@ from inference.kv_cache.disk.trail import Maker
 NAMESPACE = b"model"
 P = 32
 ROW = 4  # bytes
+LAYOUT = ((1, ROW),)
 
 
 def make_store(
@@ -26,7 +27,7 @@ def make_store(
         root,
         namespace=namespace,
         block_size=P,
-        bytes_per_token=ROW,
+        row_layout=LAYOUT,
         budget_bytes=budget,
         maker=maker,
         hash_block=hash_block,

@@ -120,7 +120,7 @@ class SmallMemory:
             root,
             namespace=NAMESPACE,
             block_size=P,
-            bytes_per_token=self.tensors.bytes_per_token,
+            row_layout=self.tensors.row_layout,
             budget_bytes=disk_bytes,
         )
         store.open()

@@ -454,6 +454,30 @@ def test_forgetting_keeps_what_another_chat_uses_too(cache: str) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_rows_that_are_left_of_a_forgotten_chat_are_those_of_the_text(
+    tmp_path: Path, scheme: str
+) -> None:
+    for shared in (3, 9, 14, 20):  # of a block that both chats begin with, a part is left
+        cache = str(tmp_path / str(shared))
+        engine = opened(cache, kv_scheme=scheme)
+        first, second = Talk("first"), Talk("second")
+        first.say(engine, LONG[:shared] + "1, the way that one chat goes on from there.")
+        second.say(engine, LONG[:shared] + "2, and another.")
+        idle(engine)
+        assert engine.forget("first") > 0
+        engine.close()
+        engine, cold = opened(cache, kv_scheme=scheme), opened(kv_scheme=scheme)
+        before, other = second.metrics, second.copy()
+        reply = second.say(engine, "And then?")
+        new = second.metrics.prompt_tokens - before.prompt_tokens - before.completion_tokens
+        assert second.computed == new + 1
+        assert second.metrics.reused_disk_tokens == second.metrics.prompt_tokens - second.computed
+        assert reply == other.say(cold, "And then?")
+        engine.close()
+        cold.close()
+
+
 def test_clearing_everything_leaves_the_engine_working(cache: str) -> None:
     engine = opened(cache)
     talk = Talk("chat")

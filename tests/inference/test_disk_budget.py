@@ -15,6 +15,7 @@ from inference.kv_cache.disk.store import (
 )
 from inference.kv_cache.tiers import Piece
 from tests.inference.disk_stores import (
+    LAYOUT,
     NAMESPACE,
     ROW,
     Clock,
@@ -29,7 +30,7 @@ from tests.inference.disk_stores import (
     save_chain,
 )
 
-PIECE = header_bytes(P, len(NAMESPACE)) + P * ROW
+PIECE = header_bytes(P, len(NAMESPACE), LAYOUT) + P * ROW
 CHAT = 4 * P  # tokens
 SMALL = 4 * 20 + 18 + 4 * 16 + 4 * CHAT  # journal and trail of a chat
 
@@ -162,7 +163,7 @@ def test_a_trail_for_which_there_is_no_room_is_not_written(tmp_path):
 def test_a_budget_set_before_opening_counts_then(tmp_path):
     save_chain(make_store(tmp_path), "chat", chat(1))
     store = DiskStore(
-        tmp_path, namespace=NAMESPACE, block_size=P, bytes_per_token=ROW, budget_bytes=0
+        tmp_path, namespace=NAMESPACE, block_size=P, row_layout=LAYOUT, budget_bytes=0
     )
     store.set_budget(SMALL + PIECE)
     assert len(piece_files(tmp_path)) == 4

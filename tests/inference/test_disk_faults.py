@@ -99,7 +99,7 @@ def other_piece(
     row: int = ROW,
 ) -> bytes:
     payload = bytes((len(ids) - start) * row)
-    return pack_header(namespace, base, ids, start, payload) + payload
+    return pack_header(namespace, ((1, row),), base, ids, start, payload) + payload
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def other_piece(
     [
         (b"", "truncated"),
         (b"GGUF" + bytes(200), "not_a_piece"),
-        (b"QuireKV\n\x02\x00" + bytes(300), "other_version"),
+        (b"QuireKV\n\x01\x00" + bytes(300), "other_version"),
         (other_piece(namespace=b"a longer name of another model"), "other_model"),
         (other_piece(namespace=b"x"), "other_model"),
         (other_piece(ids=range(5)), "wrong_name"),

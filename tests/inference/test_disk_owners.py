@@ -9,6 +9,7 @@ import pytest
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import MANY_TAGS
+from inference.kv_cache.disk.format import first_rows, row_bytes
 from inference.kv_cache.disk.journal import RECORD_BYTES, read_tags
 from inference.kv_cache.disk.store import DiskStore, forget_all_but, forget_conversation
 from tests.inference.disk_stores import (
@@ -269,3 +270,11 @@ def test_what_is_not_finished_goes_with_its_process(tmp_path):
 def test_namespace_folders_are_told_by_their_name():
     assert names.is_namespace_folder(names.namespace_folder(NAMESPACE))
     assert not names.is_namespace_folder("blocks")
+
+
+def test_first_rows_of_a_payload_are_taken_out_of_every_run() -> None:
+    # Three rows: a plane of two runs of 2 bytes each, and one of one byte.
+    payload = b"a0a1a2b0b1b2xyz"
+    assert first_rows(memoryview(payload), ((2, 2), (1, 1)), 3, 2) == b"a0a1b0b1xy"
+    assert first_rows(memoryview(payload), ((2, 2), (1, 1)), 3, 1) == b"a0b0x"
+    assert row_bytes(((2, 2), (1, 1))) == 5

@@ -14,6 +14,7 @@ from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.trail import Maker, TrailElsewhere, pack_trail
 from inference.kv_cache.tiers import DiskSource, Piece
 from tests.inference.disk_stores import (
+    LAYOUT,
     NAMESPACE,
     ROW,
     Clock,
@@ -82,7 +83,7 @@ def test_a_text_that_parts_inside_a_piece_uses_its_first_rows(tmp_path, reopened
     journal = 3 * 20  # the first rows, the piece that they would be, the new piece
     assert (
         store.stats().written_bytes - before
-        == journal + header_bytes(22, len(NAMESPACE)) + 10 * ROW
+        == journal + header_bytes(22, len(NAMESPACE), LAYOUT) + 10 * ROW
     )
     assert load(store, other) == rows(other)
     assert load(store, range(P)) == rows(range(P))
@@ -94,8 +95,8 @@ def test_written_bytes_are_those_of_the_files(tmp_path):
     save_chain(store, "chat", range(100))
     stats = store.stats()
     lengths = sum(path.stat().st_size for path in all_files(tmp_path))
-    header = header_bytes(P, len(NAMESPACE))
-    expected = 3 * header + header_bytes(4, len(NAMESPACE)) + 100 * ROW
+    header = header_bytes(P, len(NAMESPACE), LAYOUT)
+    expected = 3 * header + header_bytes(4, len(NAMESPACE), LAYOUT) + 100 * ROW
     assert stats.written_bytes == expected + 4 * RECORD + len(pack_trail(range(100), Maker()))
     assert stats.used_bytes == lengths == stats.written_bytes
     save_chain(store, "chat", range(100))  # nothing is new but the trail
@@ -108,7 +109,7 @@ def test_a_day_of_turns_writes_each_row_once(tmp_path):
     for end in range(7, 200, 7):
         save_chain(store, "chat", range(end))
     payload = sum(
-        path.stat().st_size - header_bytes(int(path.name.split("-")[2]), len(NAMESPACE))
+        path.stat().st_size - header_bytes(int(path.name.split("-")[2]), len(NAMESPACE), LAYOUT)
         for path in piece_files(tmp_path)
     )
     assert payload == 196 * ROW

@@ -14,7 +14,7 @@ from inference.kv_cache.disk.files import (
     size_of,
     write_file,
 )
-from inference.kv_cache.disk.format import Header, pack_header, parse_header
+from inference.kv_cache.disk.format import Header, first_rows, pack_header, parse_header
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags, rows_tag
 from inference.kv_cache.disk.piece_file import PieceReader
@@ -137,15 +137,17 @@ def _keep_first_rows(folder: str, found: Entry, others: Set[bytes]) -> Entry | N
     end = next((end for end in ends if rows_tag(base, ids[:end]) in others), None)
     if end is None:
         return None
-    row_bytes = header.payload_bytes // (header.end - start)
-    reader = PieceReader(header.namespace, row_bytes)
+    reader = PieceReader(header.namespace, header.layout)
     whole = reader.read(found.path, found.piece, found.base_tag)
     if isinstance(whole, str):
         return None
-    payload = memoryview(whole[1])[: (end - start) * row_bytes]
+    payload = first_rows(memoryview(whole[1]), header.layout, header.end - start, end - start)
     piece = Piece(reader.key(base, ids[:end]), start, end)
     path = names.piece_path(folder, piece, found.base_tag)
-    parts = (pack_header(header.namespace, base, ids[:end], start, payload), payload)
+    parts = (
+        pack_header(header.namespace, header.layout, base, ids[:end], start, payload),
+        payload,
+    )
     try:
         make_folders(folder, names.BLOCKS, os.path.basename(os.path.dirname(path)))
         write_file(path, parts, found.used)

@@ -1,11 +1,13 @@
 """What is in a file of the disk tier. Pure Python; no files are touched here.
 
     piece     header | payload
-    header    magic, version, start, end, lengths of namespace and base key, base key, length and
-              CRC-32 of the payload | namespace | ids of the rows [0, end) as int32 | BLAKE2b-16 of
-              all before
+    header    magic, version, start, end, lengths of namespace, base key and layout, base key, length
+              and CRC-32 of the payload | namespace | layout, pairs of int32 | ids of the rows [0, end)
+              as int32 | BLAKE2b-16 of all before
+    payload   for each pair (count, size) of the layout: count runs, in each `size` bytes of every row
 
-All numbers are little-endian. The payload is checked by CRC-32, since it is long and zlib's is four
+All numbers are little-endian. Whoever shortens a piece need not know the model: the layout says which
+bytes are of which row. The payload is checked by CRC-32, since it is long and zlib's is four
 times as fast as BLAKE2b; the header, which decides what the payload is, by BLAKE2b.
 """
 
@@ -18,7 +20,7 @@ from typing import Literal
 
 from inference.kv_cache.block import BlockHash
 
-VERSION = 1
+VERSION = 2
 """Changes with anything above; files of another version are misses."""
 
 Miss = Literal[
@@ -50,8 +52,11 @@ AT_FAULT: frozenset[str] = frozenset(
 _PIECE_MAGIC = b"QuireKV\n"
 _MAX_BASE_BYTES = 64
 _START = struct.Struct("<8sH")
-_FIXED = struct.Struct(f"<8sHHHHH{_MAX_BASE_BYTES}sQI")
+_FIXED = struct.Struct(f"<8sHHHHHH{_MAX_BASE_BYTES}sQI")
 _DIGEST_BYTES = 16
+
+RowLayout = tuple[tuple[int, int], ...]
+"""How rows lie in a payload: pairs (count, size), see above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Header:
     Attributes:
         start, end: Its rows of the block.
         namespace: As the keys have it.
+        layout: How the rows lie in the payload.
         base_key: Key of the block before.
         token_ids: Of the rows [0, end).
         payload_bytes: Length of the payload.
@@ -70,19 +76,36 @@ class Header:
     start: int
     end: int
     namespace: bytes
+    layout: RowLayout
     base_key: BlockHash
     token_ids: tuple[int, ...]
     payload_bytes: int
     checksum: int
 
 
-def header_bytes(end: int, namespace_bytes: int) -> int:
+def header_bytes(end: int, namespace_bytes: int, layout: RowLayout) -> int:
     """Length of the header of a piece whose last row is end - 1."""
-    return _FIXED.size + namespace_bytes + 4 * end + _DIGEST_BYTES
+    return _header_bytes(end, namespace_bytes, len(layout))
+
+
+def row_bytes(layout: RowLayout) -> int:
+    """Bytes of one row."""
+    return sum(count * size for count, size in layout)
+
+
+def first_rows(payload: memoryview, layout: RowLayout, num_rows: int, kept: int) -> bytes:
+    """Of a payload of so many rows the payload of the first `kept` of them."""
+    parts, at = [], 0
+    for count, size in layout:
+        for _ in range(count):
+            parts.append(payload[at : at + kept * size])
+            at += num_rows * size
+    return b"".join(parts)
 
 
 def pack_header(
     namespace: bytes,
+    layout: RowLayout,
     base_key: BlockHash,
     token_ids: Sequence[int],
     start: int,
@@ -92,6 +115,7 @@ def pack_header(
 
     Args:
         namespace: As the keys have it.
+        layout: How the rows lie in the payload.
         base_key: At most 64 bytes.
         token_ids: Of the rows from 0 on; each fits into int32.
         start: First row in the payload.
@@ -106,11 +130,13 @@ def pack_header(
         end,
         len(namespace),
         len(base_key),
+        len(layout),
         base_key,
         size,
         checksum,
     )
-    text = fixed + namespace + pack_ids(token_ids)
+    pairs = [number for pair in layout for number in pair]
+    text = fixed + namespace + pack_ids(pairs) + pack_ids(token_ids)
     return text + _digest(text)
 
 
@@ -134,26 +160,32 @@ def parse_header(data: bytes, namespace: bytes | None = None) -> Header | Miss:
     if len(data) < _FIXED.size:
         return "truncated"
     fixed = _FIXED.unpack_from(data)
-    start, end, namespace_length, base_length, base, payload_bytes, checksum = fixed[2:]
-    ids_at = _FIXED.size + namespace_length
-    its_namespace = data[_FIXED.size : ids_at]
+    start, end, namespace_length, base_length, num_pairs, base, payload_bytes, checksum = fixed[2:]
+    layout_at = _FIXED.size + namespace_length
+    its_namespace = data[_FIXED.size : layout_at]
     # Before the length, which is another with another namespace.
     if namespace is not None and its_namespace != namespace:
         is_cut = (namespace_length, data[_FIXED.size :]) == (len(namespace), its_namespace)
         return "truncated" if is_cut else "other_model"
-    size = header_bytes(end, namespace_length)
+    size = _header_bytes(end, namespace_length, num_pairs)
     if len(data) < size:
         return "truncated"
     if _digest(data[: size - _DIGEST_BYTES]) != data[size - _DIGEST_BYTES : size]:
         return "damaged"
-    ids = struct.unpack_from(f"<{end}i", data, ids_at)
+    numbers = struct.unpack_from(f"<{2 * num_pairs + end}i", data, layout_at)
+    layout = tuple(zip(numbers[: 2 * num_pairs : 2], numbers[1 : 2 * num_pairs : 2], strict=True))
     base_key = BlockHash(base[:base_length])
-    return Header(start, end, its_namespace, base_key, ids, payload_bytes, checksum)
+    ids = numbers[2 * num_pairs :]
+    return Header(start, end, its_namespace, layout, base_key, ids, payload_bytes, checksum)
 
 
 def pack_ids(token_ids: Sequence[int]) -> bytes:
     """Ids as little-endian int32."""
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+
+def _header_bytes(end: int, namespace_bytes: int, num_pairs: int) -> int:
+    return _FIXED.size + namespace_bytes + 8 * num_pairs + 4 * end + _DIGEST_BYTES
 
 
 def _digest(text: bytes) -> bytes:

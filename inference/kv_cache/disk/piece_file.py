@@ -10,7 +10,14 @@ from typing import IO
 from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import fill, open_for_reading
-from inference.kv_cache.disk.format import Header, Miss, header_bytes, parse_header
+from inference.kv_cache.disk.format import (
+    Header,
+    Miss,
+    RowLayout,
+    header_bytes,
+    parse_header,
+    row_bytes,
+)
 from inference.kv_cache.tiers import Piece
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
@@ -21,15 +28,16 @@ class PieceReader:
 
     Args:
         namespace: As the keys have it.
-        bytes_per_token: Length of one row.
+        layout: How rows lie in a payload.
         hash_block: Names a text.
     """
 
     def __init__(
-        self, namespace: bytes, bytes_per_token: int, hash_block: HashBlock = hash_block
+        self, namespace: bytes, layout: RowLayout, hash_block: HashBlock = hash_block
     ) -> None:
         self._namespace = namespace
-        self._bytes_per_token = bytes_per_token
+        self._layout = layout
+        self._row_bytes = row_bytes(layout)
         self._hash_block = hash_block
 
     def key(self, base_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
@@ -39,8 +47,8 @@ class PieceReader:
     def file_bytes(self, piece: Piece) -> int:
         """How long the file of a piece is."""
         return (
-            header_bytes(piece.end, len(self._namespace))
-            + (piece.end - piece.start) * self._bytes_per_token
+            header_bytes(piece.end, len(self._namespace), self._layout)
+            + (piece.end - piece.start) * self._row_bytes
         )
 
     def read_header(self, path: str, piece: Piece, base_tag: str) -> Header | Miss:
@@ -70,7 +78,8 @@ class PieceReader:
         if not stat.S_ISREG(status.st_mode):
             return "not_a_piece"
         # A file of another version or none of ours is told apart before its length is judged.
-        data = bytearray(min(header_bytes(piece.end, len(self._namespace)), status.st_size))
+        size = header_bytes(piece.end, len(self._namespace), self._layout)
+        data = bytearray(min(size, status.st_size))
         if not fill(file, data):
             return "truncated"
         header = parse_header(bytes(data), self._namespace)
@@ -78,7 +87,7 @@ class PieceReader:
             return header
         if not self._is_named(header, piece, base_tag):
             return "wrong_name"
-        payload_bytes = (header.end - header.start) * self._bytes_per_token
+        payload_bytes = (header.end - header.start) * self._row_bytes
         if header.payload_bytes != payload_bytes or status.st_size != self.file_bytes(piece):
             return "truncated"
         return header

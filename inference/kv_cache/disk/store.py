@@ -11,7 +11,7 @@ from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
 from inference.kv_cache.disk.files import read_small, write_file
 from inference.kv_cache.disk.forgetting import forget_all_but, forget_conversation
-from inference.kv_cache.disk.format import Miss, pack_header
+from inference.kv_cache.disk.format import Miss, RowLayout, pack_header, row_bytes
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import clear_all, namespace_paths, used_bytes
@@ -60,7 +60,7 @@ class DiskStats:
 class DiskStore:
     """Keeps the rows of one model's blocks in files; the budget is for the files of all models.
 
-    Rows go through here as bytes: n rows have n * `bytes_per_token`, in a layout of the caller's.
+    Rows go through here as bytes: see `RowLayout`.
 
     Attributes:
         root: Folder of the tier, for all models.
@@ -72,7 +72,7 @@ class DiskStore:
         *,
         namespace: bytes,
         block_size: int,
-        bytes_per_token: int,
+        row_layout: RowLayout,
         budget_bytes: int,
         maker: Maker | None = None,
         hash_block: HashBlock = hash_block,
@@ -84,7 +84,7 @@ class DiskStore:
             root: Folder of the tier, for all models.
             namespace: What rows depend on besides text, their layout included.
             block_size: Rows per block, P.
-            bytes_per_token: Length of a row.
+            row_layout: How rows lie in a payload.
             budget_bytes: The most that all files may have; 0 keeps none.
             maker: What the namespace stands for, in parts; None if nobody is to tell them apart.
             hash_block: Names a block; for tests.
@@ -97,9 +97,10 @@ class DiskStore:
         self._namespace = namespace
         self._maker = Maker() if maker is None else maker
         self._block_size = block_size
-        self._bytes_per_token = bytes_per_token
+        self._row_layout = row_layout
+        self._row_bytes = row_bytes(row_layout)
         self._clock = clock
-        self._reader = PieceReader(namespace, bytes_per_token, hash_block)
+        self._reader = PieceReader(namespace, row_layout, hash_block)
         self._shelf = Shelf(self._root, self._folder, block_size, budget_bytes, self._reader, clock)
         self._writer = Writer(self._root, self._folder_name, clock)
         self._claims = Claims(self._folder, self._shelf, self._reader, self._writer)
@@ -199,7 +200,7 @@ class DiskStore:
         ids = tuple(token_ids)
         assert 0 <= start < len(ids) <= self._block_size, f"rows {start} to {len(ids)} of a block"
         size = memoryview(payload).nbytes
-        assert size == (len(ids) - start) * self._bytes_per_token, f"{size} bytes of rows"
+        assert size == (len(ids) - start) * self._row_bytes, f"{size} bytes of rows"
         if not self.is_on:
             return False
         miss = self._write(base_key, ids, start, payload)
@@ -271,7 +272,7 @@ class DiskStore:
     @property
     def room_tokens(self) -> int | None:
         """The most tokens of one chat that the budget holds; None if the tier is off."""
-        return self._shelf.budget_bytes // self._bytes_per_token if self.is_on else None
+        return self._shelf.budget_bytes // self._row_bytes if self.is_on else None
 
     @property
     def is_on(self) -> bool:
@@ -303,11 +304,11 @@ class DiskStore:
             return "over_budget"
         tag = names.base_tag(base_key)
         path = names.piece_path(self._folder, piece, tag)
-        parts = [pack_header(self._namespace, base_key, ids, start, payload), payload]
+        header = pack_header(self._namespace, self._row_layout, base_key, ids, start, payload)
         blocks, fan = os.path.split(os.path.dirname(path))
         # Some file systems take ten times as long to make a file in a folder they have not just used.
         miss = self._writer.write(
-            lambda: write_file(path, parts, used, made_in=blocks), names.BLOCKS, fan
+            lambda: write_file(path, [header, payload], used, made_in=blocks), names.BLOCKS, fan
         )
         if miss is None:
             self._writer.succeed()
