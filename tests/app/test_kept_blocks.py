@@ -15,7 +15,7 @@ ROW_BYTES = 8
 
 def save(folder: Path, namespace: bytes, chat: str, ids: tuple[int, ...]) -> None:
     store = DiskStore(
-        folder, namespace=namespace, block_size=4, bytes_per_token=ROW_BYTES, budget_bytes=2**20
+        folder, namespace=namespace, block_size=4, row_layout=((1, ROW_BYTES),), budget_bytes=2**20
     )
     store.open()
     store.claim(chat, [(ROOT_KEY, ids)])

@@ -12,7 +12,7 @@ from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
 from inference.kv_cache.tiers import DiskSource, Piece
 
-MAX_PEEKS = 8
+MAX_PEEKS = 32
 """Headers that one question may read to learn the ids of pieces."""
 
 MANY_STALE = 1024
@@ -164,8 +164,7 @@ class PieceIndex:
                 others.append(entry)
         chosen = _choose(exact, count)
         if others and _reach(chosen) < count:
-            partial = self._partial_uses(others, base_key, token_ids, _reach(chosen))
-            chosen = _choose(exact + partial, count)
+            chosen = self._choose_with_partial(exact, others, base_key, token_ids)
         return tuple(
             (DiskSource(use.entry.piece, start, use.end), use.entry) for start, use in chosen
         )
@@ -212,21 +211,36 @@ class PieceIndex:
             heapq.heapify(self._queue)
         return self._queue
 
-    def _partial_uses(
-        self, others: list[Entry], base_key: BlockHash, token_ids: tuple[int, ...], reach: int
-    ) -> list[_Use]:
-        uses = []
+    def _choose_with_partial(
+        self,
+        exact: list[_Use],
+        others: list[Entry],
+        base_key: BlockHash,
+        token_ids: tuple[int, ...],
+    ) -> list[tuple[int, _Use]]:
+        """Choose, with pieces of which only the first rows are wanted.
+
+        Only headers of pieces that begin where others lead to are read: where many chats go on after the
+        same rows, each has a piece that begins there, and what all of them need is one other.
+        """
+        uses, left = list(exact), sorted(others, key=lambda entry: -entry.used)
+        chosen = _choose(uses, len(token_ids))
         peeks = 0
-        for entry in sorted(others, key=lambda entry: -entry.used):
-            if entry.piece.end <= reach:
-                continue
-            if entry.text is None and peeks < MAX_PEEKS:
-                peeks += 1
-                self._peek(entry)
-            end = _num_same(entry.text, base_key, token_ids)
-            if end > entry.piece.start:
-                uses.append(_Use(entry.piece.start, min(end, entry.piece.end), entry))
-        return uses
+        while _reach(chosen) < len(token_ids):
+            reach = _reach(chosen)
+            ready = [entry for entry in left if entry.piece.start <= reach < entry.piece.end]
+            left = [entry for entry in left if entry.piece.start > reach]
+            for entry in ready:
+                if entry.text is None and peeks < MAX_PEEKS:
+                    peeks += 1
+                    self._peek(entry)
+                end = _num_same(entry.text, base_key, token_ids)
+                if end > entry.piece.start:
+                    uses.append(_Use(entry.piece.start, min(end, entry.piece.end), entry))
+            chosen = _choose(uses, len(token_ids))
+            if _reach(chosen) == reach:
+                break
+        return chosen
 
 
 def _num_same(
