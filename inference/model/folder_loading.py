@@ -14,6 +14,7 @@ from torch import nn
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.safetensors_folder import ModelFolder
 from inference.model.first_import import quick_first_import
+from inference.model.folder_sizes import check_sizes
 from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.model.memory import is_out_of_memory
 from inference.model.progress import LoadReporter
@@ -30,7 +31,7 @@ def check_config(folder: ModelFolder) -> dict[str, object]:
     """Look at config.json before anything is imported; give its content, with a "model_type".
 
     Raises:
-        ModelFileError: It is broken or names no model type.
+        ModelFileError: It is broken, names no model type, or a size that cannot be.
         UnsupportedModelError: Quantised weights, or no decoder-only language model.
     """
     path = folder.path / "config.json"
@@ -51,6 +52,7 @@ def check_config(folder: ModelFolder) -> dict[str, object]:
             folder.path, f"{model_type[:40]!r} is an encoder-decoder model, not a chat model.",
             hint=_ANOTHER,
         )  # fmt: skip
+    check_sizes(folder, config)
     return config
 
 

@@ -7,13 +7,11 @@ import math
 from collections.abc import Callable
 
 from inference.model.gguf_metadata import GgufMetadata
+from inference.model.size_limits import MAX_EXPERTS, MAX_HEAD_SIZE, MAX_HEADS, MAX_INT, MAX_LAYERS
 
 ConfigValues = dict[str, object]
 ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 
-MAX_LAYERS = 1024
-MAX_HEADS = 1024
-MAX_HEAD_SIZE = 4096
 LONGROPE_TENSOR = "rope_factors_long.weight"
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
@@ -27,7 +25,7 @@ def plain_config(meta: GgufMetadata) -> ConfigValues:
         ModelFileError: A required key is missing or contradicts the tensors.
         UnsupportedModelError: Mixture of experts, or layers that differ in size.
     """
-    if meta.integer("expert_count", 0, within=(0, 2**16)):
+    if meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
         raise meta.unsupported("A mixture-of-experts model, which Quire cannot run from GGUF yet.")
     hidden_size = meta.integer("embedding_length")
     num_heads = meta.integer("attention.head_count", within=(1, MAX_HEADS))
@@ -247,7 +245,7 @@ def phi3_config(meta: GgufMetadata) -> ConfigValues:
         rope["rope_type"] = "longrope"
         rope["original_max_position_embeddings"] = original
         rope["attention_factor"] = meta.number("rope.scaling.attn_factor", 1.0)
-    window = meta.integer("attention.sliding_window", 0, within=(0, 2**31 - 1))
+    window = meta.integer("attention.sliding_window", 0, within=(0, MAX_INT))
     return {
         **values,
         "rope_parameters": rope,

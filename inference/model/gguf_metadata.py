@@ -6,9 +6,9 @@ from pathlib import Path
 
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.gguf_types import GgufTensor, GgufValue
+from inference.model.size_limits import MAX_INT
 
-_MAX_INT = 2**31 - 1
-_RANGE = (1, _MAX_INT)
+_RANGE = (1, MAX_INT)
 
 
 class GgufMetadata:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from inference.model.size_limits import MAX_HEAD_SIZE, MAX_LAYERS
 from inference.model.spec import Activation, LayerSpec, ModelSpec, RopeSpec, UnsupportedSpecError
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
 from inference.model.spec_rope import make_rope, stable_context_tokens
@@ -19,7 +20,6 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
 _ROPE_BASE = 10_000.0
 _GEMMA3_ROPE_BASE = 1_000_000.0
-_MAX_LAYERS = 1024
 
 RopeValues = dict[str, object]
 
@@ -142,7 +142,7 @@ def _head_dim(values: SpecValues, hidden_size: int, num_heads: int) -> int:
     if not values.has("head_dim") and hidden_size % num_heads:
         raise UnsupportedSpecError(f"{num_heads} heads in a width of {hidden_size}")
     head_dim = values.integer("head_dim", hidden_size // num_heads)
-    if head_dim % 2:
+    if head_dim % 2 or head_dim > MAX_HEAD_SIZE:
         raise UnsupportedSpecError(f"heads of {head_dim} numbers")
     return head_dim
 
@@ -166,7 +166,7 @@ def _cap(has_cap: bool, values: SpecValues, key: str) -> float | None:
 def _windows(family: Family, values: SpecValues) -> list[int | None]:
     """Each layer's window."""
     num_layers = values.integer("num_hidden_layers")
-    if num_layers > _MAX_LAYERS:
+    if num_layers > MAX_LAYERS:
         raise UnsupportedSpecError(f"{num_layers} layers")
     if values.flag("use_bidirectional_attention", False):
         raise UnsupportedSpecError("attention to later tokens")

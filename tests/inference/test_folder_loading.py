@@ -76,7 +76,11 @@ def test_load_model_folder_with_other_shape_is_refused(tmp_path):
             "'LlamaForSequenceClassification' is not a language model",
         ),
         ({"hidden_size": "wide"}, ModelFileError, "transformers cannot load it"),
-        ({"num_attention_heads": 0}, ModelFileError, "transformers cannot load it"),
+        (
+            {"num_attention_heads": 0},
+            ModelFileError,
+            r"config\.json: 'num_attention_heads' must be",
+        ),
     ],
 )
 def test_load_model_folder_with_wrong_config_is_refused(tmp_path, changes, kind, words):

@@ -212,6 +212,8 @@ def test_first_gemmas_name_their_activation_wrongly() -> None:
         {"hidden_size": True},
         {"hidden_size": None},
         {"head_dim": 15},
+        {"head_dim": 4098},
+        {"head_dim": 2**63},
         {"num_key_value_heads": 5},
         {"num_hidden_layers": 10**6},
         {"rms_norm_eps": "small"},
