@@ -15,7 +15,7 @@ from app.session_changes import (
 )
 from inference.metrics import RequestMetrics
 from ui.chat.model_button import ModelLabel
-from ui.chat.model_words import model_label, model_name, short_name
+from ui.chat.model_words import computed_by, model_label, model_name, short_name
 from ui.controls.numbers import gigabytes, rate, seconds
 from ui.controls.throttle import Throttle
 from ui.dialogs.memory_words import tiers_tip
@@ -74,7 +74,9 @@ class StatusController(QObject):
         label = model_label(state)
         if state.info is not None:
             name = model_name(state)
-            label = ModelLabel(label.mark, short_name(name), tip=f"{name}, {state.info.backend}")
+            label = ModelLabel(
+                label.mark, short_name(name), tip=f"{name}, {computed_by(state.info)}"
+            )
             self._bar.show_model(label, state.info.quantization)
         else:
             self._bar.show_model(label)

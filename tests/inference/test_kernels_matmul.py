@@ -253,6 +253,13 @@ def test_size_that_cannot_be_is_refused(kernels, teams, type_name, rows, columns
         kernels.matmul(teams[1], matrix, memory.ctypes.data, 1, 64, memory.ctypes.data, 64)
 
 
+def test_row_that_is_nowhere_is_refused(kernels):
+    rows = random_rows("Q4_1", 16, 64)
+    packed = pack(kernels, "Q4_1", rows, 64)
+    with pytest.raises(KernelError):
+        kernels.pack(packed.matrix, 0, [rows.ctypes.data] * 15 + [0])
+
+
 def test_rows_that_do_not_fill_a_panel_are_refused(kernels):
     rows = random_rows("Q4_1", 40, 64)
     packed = pack(kernels, "Q4_1", rows, 64)

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QPlainTextEdit
 
 from app.messages import ModelReady
 from inference.errors import ComputeError
+from inference.metrics import COMPATIBILITY_KERNELS
 from tests.app.fake_engine import FakeScript, make_model_info
 from tests.ui.open_window import OpenWindow, wait_for
 from ui.controls.labels import Label
@@ -307,14 +308,27 @@ def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> N
     assert status.private_button.isVisible()
 
 
-def test_status_bar_names_the_model_shortly_and_in_full_on_hover(open_window: Opener) -> None:
-    info = make_model_info(name="SmolLM2-135M-Instruct", backend="blocks (CPU)")
+@pytest.mark.parametrize(
+    ("path", "kernels", "tip"),
+    [
+        ("fast", "avx2", "SmolLM2-135M-Instruct, blocks (CPU)"),
+        ("torch", "torch", "SmolLM2-135M-Instruct, blocks (CPU)"),
+        ("torch", COMPATIBILITY_KERNELS, "Instruct, compatibility kernels: blocks (CPU)"),
+        ("bridge", "torch", "SmolLM2-135M-Instruct, transformers: blocks (CPU)"),
+    ],
+)
+def test_status_bar_names_the_model_shortly_and_in_full_on_hover(
+    open_window: Opener, path: str, kernels: str, tip: str
+) -> None:
+    info = make_model_info(
+        name="SmolLM2-135M-Instruct", backend="blocks (CPU)", compute_path=path, kernels=kernels
+    )
     window = open_window()
     window.start_engine()
     window.session.handle_event(ModelReady(replace(info, path=window.session.model.path)))
     model = window.window.status.model
     assert model.text == "SmolLM2 135M · Q4_1"
-    assert "SmolLM2-135M-Instruct, blocks (CPU)" in model.toolTip()
+    assert tip in model.toolTip()
 
 
 def test_paste_that_is_too_long_is_refused_in_words(open_window: Opener) -> None:

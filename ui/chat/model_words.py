@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from app.session_changes import ModelState
+from inference.metrics import COMPATIBILITY_KERNELS, ModelInfo
 from ui.chat.model_button import ModelLabel
 from ui.controls.numbers import percent
 from ui.dialogs.error import failure_words
@@ -32,6 +33,15 @@ def model_name(state: ModelState) -> str:
     if state.info is not None:
         return state.info.name
     return path_name(state.path) if state.path else "No model"
+
+
+def computed_by(info: ModelInfo) -> str:
+    """Which way a model is computed, and by what: "transformers: blocks (CPU)"."""
+    if info.compute_path == "bridge":
+        return f"transformers: {info.backend}"
+    if info.kernels == COMPATIBILITY_KERNELS:
+        return f"{COMPATIBILITY_KERNELS}: {info.backend}"
+    return info.backend
 
 
 def short_name(name: str) -> str:

@@ -254,6 +254,9 @@ int32_t qk_pack(int32_t type, int32_t num_rows, int32_t num_columns, void *packe
       first_row % kPanelRows || (count % kPanelRows && first_row + count != num_rows)) {
     return QK_ERROR_ARGUMENT;
   }
+  for (int32_t row = 0; row < count; ++row) {
+    if (!file_rows[row]) return QK_ERROR_ARGUMENT;
+  }
   uint8_t *out = static_cast<uint8_t *>(packed);
   if (quire::is_float_type(type)) {
     const int64_t bytes = qk_file_row_bytes(type, num_columns);
