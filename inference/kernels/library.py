@@ -23,6 +23,7 @@ ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
 ABI_VERSION = 1
 ALIGNMENT = 64  # of packed data, in bytes
+MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")

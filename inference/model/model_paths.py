@@ -16,7 +16,7 @@ from torch import nn
 from inference.config import BackendName, DtypeName, WeightTypeName
 from inference.errors import UnsupportedModelError
 from inference.formats.whole_digest import WeightFiles
-from inference.kernels.library import load_kernels, why_no_kernels
+from inference.kernels.library import MAX_HEAD_DIM, load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
@@ -113,7 +113,7 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
         UnsupportedModelError: The model cannot be computed in the way that is wished for.
     """
     weights = _describe(source, wish)
-    if weights is not None and _is_fast(source.path, wish):
+    if weights is not None and _is_fast(source.path, weights.spec, wish):
         return _make_native(weights, source, wish, reporter)
     # Elsewhere the type does not depend on the size, and what fits is found out from the plan.
     is_on_cpu = torch.device(wish.device).type == "cpu"
@@ -124,7 +124,7 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
         if not (must_round and plan.is_plain):
             return _make_decoder(plan, wish, reporter)
     if must_round:
-        raise _cannot_round(source.path, wish)
+        raise _cannot_round(source.path, None if weights is None else weights.spec, wish)
     return _make_module(source, wish.device, dtype, reporter)
 
 
@@ -151,13 +151,13 @@ def _describe(source: ModelSource, wish: Wish) -> DecoderWeights | None:
         return None
 
 
-def _is_fast(path: Path, wish: Wish) -> bool:
+def _is_fast(path: Path, spec: ModelSpec, wish: Wish) -> bool:
     """Whether our kernels compute it.
 
     Raises:
         UnsupportedModelError: They are wished for and cannot.
     """
-    reason = _why_not_fast(wish)
+    reason = _why_not_fast(spec, wish)
     if wish.backend == "fast" and reason:
         raise UnsupportedModelError(
             path,
@@ -167,18 +167,20 @@ def _is_fast(path: Path, wish: Wish) -> bool:
     return wish.backend in ("auto", "fast") and not reason
 
 
-def _why_not_fast(wish: Wish) -> str:
+def _why_not_fast(spec: ModelSpec | None, wish: Wish) -> str:
     if torch.device(wish.device).type != "cpu":
         return f"the kernels are for the CPU, not for {wish.device}"
     if wish.weights == "float":
         return "the kernels compute with weights as the file has them, not with floats"
     if wish.dtype not in ("auto", "float32"):
         return f"the kernels compute in float32, not in {wish.dtype}"
+    if spec is not None and spec.head_dim > MAX_HEAD_DIM:
+        return f"the kernels take heads of up to {MAX_HEAD_DIM:,} numbers, not {spec.head_dim:,}"
     return why_no_kernels()
 
 
-def _cannot_round(path: Path, wish: Wish) -> UnsupportedModelError:
-    reason = _why_not_fast(wish) or "the model needs another backend, or another was chosen"
+def _cannot_round(path: Path, spec: ModelSpec | None, wish: Wish) -> UnsupportedModelError:
+    reason = _why_not_fast(spec, wish) or "the model needs another backend, or another was chosen"
     return UnsupportedModelError(
         path,
         f"Weights are kept as {wish.weights} by the backend 'fast' or by a CUDA card, in bfloat16. "

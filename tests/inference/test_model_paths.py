@@ -12,7 +12,7 @@ from inference import engine_loading
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
-from inference.kernels.library import load_kernels
+from inference.kernels.library import MAX_HEAD_DIM, KernelError, load_kernels
 from inference.kernels.structures import MatrixType
 from inference.model import loader, model_paths, native_weights, quantised_weights
 from inference.model.decoder import TorchDecoder
@@ -22,6 +22,7 @@ from inference.model.spec import UnsupportedSpecError
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
 from tests.inference.loaded_models import logits_of, needs_kernels
+from tests.inference.model_folders import write_folder
 from tests.inference.tiny_models import eager_logits, make_tokens
 
 ORDERED: tuple[BackendName, ...] = ("torch", "bridge")
@@ -99,6 +100,50 @@ def test_cpu_gets_kernels_unless_another_type_is_wished_for(twin: Path) -> None:
     other = load_model(twin, backend="auto", dtype="bfloat16").model
     assert isinstance(other, TorchDecoder)
     assert other.dtype == torch.bfloat16
+
+
+def write_wide(tmp_path: Path, kind: str, head_dim: int) -> tuple[nn.Module, Path]:
+    """A model with heads of so many numbers, as a file or a folder."""
+    module = remake(wide_config(head_dim=head_dim, num_attention_heads=2, num_key_value_heads=1))
+    if kind == "file":
+        return module, write_twin(module, tmp_path / "twin.gguf")
+    return module, write_folder(module, tmp_path / "tiny")
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize(
+    ("head_dim", "path_name"),
+    [(MAX_HEAD_DIM, "fast"), (MAX_HEAD_DIM + 2, "torch"), (4096, "torch")],
+)
+def test_heads_that_are_too_large_for_the_kernels_are_computed_by_torch(
+    tmp_path: Path, kind: str, head_dim: int, path_name: str
+) -> None:
+    module, path = write_wide(tmp_path, kind, head_dim)
+    loaded = load_model(path, backend="auto")
+    assert not isinstance(loaded.model, nn.Module)
+    assert loaded.model.path_name == path_name
+    tokens = make_tokens(12)
+    expected = eager_logits(module, tokens)
+    actual = logits_of(loaded.model, tokens, chunk_tokens=5)
+    assert (actual - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+@needs_kernels
+def test_heads_that_are_too_large_for_the_kernels_are_the_reason_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = write_wide(tmp_path, "folder", MAX_HEAD_DIM + 2)
+    words = "heads of up to 1,024 numbers, not 1,026"
+    with pytest.raises(UnsupportedModelError, match=f"'fast' cannot compute it: .*{words}"):
+        load_model(path, backend="fast")
+    with pytest.raises(UnsupportedModelError, match=f"Here neither computes: .*{words}"):
+        load_model(path, backend="auto", weights="Q8_0")
+    # And it is true: the kernels themselves refuse such a step.
+    monkeypatch.setattr(model_paths, "MAX_HEAD_DIM", MAX_HEAD_DIM + 2)
+    model = load_model(path, backend="fast").model
+    with pytest.raises(KernelError, match="refused a size"):
+        logits_of(model, make_tokens(3))
 
 
 @pytest.mark.usefixtures("no_kernels")
