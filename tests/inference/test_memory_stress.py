@@ -130,6 +130,18 @@ class ChatsOverTiers(RuleBasedStateMachine):
         self.engine.close()
         self.engine = new_engine(self.folder)
 
+    @rule(source=st.sampled_from(CHATS), heir=st.sampled_from(CHATS), share=st.floats(0, 1))
+    def outlive(self, source: str, heir: str, share: float) -> None:
+        """A chat goes on from what another began, of which the rest goes: seen from the disk alone."""
+        if source == heir:
+            return
+        self.say(source, 2, 50)
+        self.fork(source, heir, share)
+        assert self.engine.flush()
+        self.forget(source)
+        self.restart()
+        self.say(heir, 7, 30)
+
     @rule(is_off=st.booleans())
     def change_budgets(self, is_off: bool) -> None:
         self.engine.set_cache_budgets(0 if is_off else RAM_BYTES, None)
