@@ -168,7 +168,7 @@ def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:
 def _describe_backend(model: LanguageModel, runner: Runner, attention: str, placement: str) -> str:
     """What computes the model, and how and where its weights are, for people."""
     if model.path_name == "fast":
-        return f"Quire's kernels ({model.kernels})"
+        attention = f"Quire's kernels ({model.kernels})"
     graphs = "CUDA graphs" if isinstance(runner, GraphRunner) else ""
     return ", ".join(part for part in (attention, graphs, placement) if part)
 

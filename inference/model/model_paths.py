@@ -92,7 +92,7 @@ class MadeModel:
         weights_bytes: Memory of the weights.
         arithmetic: Names what keys and values depend on beside weights and text.
         rounded_to: Type that floats were rounded to at load; empty if they were not.
-        placement: How weights are kept and where, for people; empty if all are floats on the device.
+        placement: How weights are kept and where, for people; empty if all are as the path has them.
     """
 
     model: nn.Module | LanguageModel
@@ -197,16 +197,17 @@ def _make_native(
     cache = None
     if wish.cache_dir is not None:
         cache = WeightCache(wish.cache_dir, source.files, source.fingerprint)
-    packed, rounded_to = load_native_weights(
+    loaded = load_native_weights(
         weights, kernels, WeightWish(wish.weights, cache, wish.num_threads), reporter
     )
     return MadeModel(
-        model=NativeModel(weights.spec, packed, kernels, num_threads=wish.num_threads),
+        model=NativeModel(weights.spec, loaded.packed, kernels, num_threads=wish.num_threads),
         spec=weights.spec,
         num_parameters=weights.num_parameters,
-        weights_bytes=packed.num_bytes,
-        arithmetic=f"native{rounded_to}",
-        rounded_to=rounded_to,
+        weights_bytes=loaded.packed.num_bytes,
+        arithmetic=f"native{loaded.rounded_to}",
+        rounded_to=loaded.rounded_to,
+        placement=loaded.words,
     )
 
 

@@ -1,10 +1,12 @@
 """The weights of a model for our kernels: as they lie in the file, or rounded. Thread of the load."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from inference.config import WeightTypeName
 from inference.errors import NotEnoughMemoryError
@@ -39,12 +41,26 @@ class WeightWish:
     num_threads: int
 
 
+class NativeWeights(NamedTuple):
+    """The weights of a model for our kernels.
+
+    Attributes:
+        packed: They.
+        rounded_to: Type that floats were rounded to; empty if they were not.
+        words: Which types became another because the kernels lack them, for people; empty if none did.
+    """
+
+    packed: PackedWeights
+    rounded_to: str
+    words: str
+
+
 def load_native_weights(
     weights: DecoderWeights,
     kernels: Kernels,
     wish: WeightWish,
     reporter: LoadReporter,
-) -> tuple[PackedWeights, str]:
+) -> NativeWeights:
     """Pack a model's weights.
 
     Args:
@@ -52,9 +68,6 @@ def load_native_weights(
         kernels: Who will compute with them.
         wish: How they are to be kept.
         reporter: Told how far it is.
-
-    Returns:
-        The weights, and to what type floats were rounded; empty if they were not.
 
     Raises:
         ModelFileError: They are to be rounded and kept, and their files changed meanwhile.
@@ -70,15 +83,17 @@ def load_native_weights(
     }
     if not changed:
         type_name = ""
-    for name, tensor in changed.items():
-        level = logging.DEBUG if type_name else logging.WARNING
-        logger.log(level, "%s: %s becomes %s", name, stored[name].type_name, tensor.type_name)
+    kinds = Counter((stored[name].type_name, tensor.type_name) for name, tensor in changed.items())
+    for (old, new), count in kinds.items():
+        level = logging.INFO if type_name else logging.WARNING
+        logger.log(level, "%d tensors: %s becomes %s", count, old, new)
     with _rounded(weights.file, tensors if changed else {}, type_name, wish, reporter) as file:
         reporter.begin("Loading weights", until=1.0)
         packed = pack_weights(
             replace(weights, file=file), kernels, num_threads=wish.num_threads, reporter=reporter
         )
-    return packed, type_name
+    words = "" if type_name else ", ".join(f"{old} weights kept as {new}" for old, new in kinds)
+    return NativeWeights(packed, type_name, words)
 
 
 def _choose_type(weights: DecoderWeights, kernels: Kernels, wish: WeightWish) -> str:

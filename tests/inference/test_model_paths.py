@@ -234,7 +234,9 @@ def test_type_that_kernels_do_not_know_is_rounded_to_q8_0_with_a_notice(
     expected = logits_of(load_model(path, backend="fast").model, tokens)
     known = {name: kind for name, kind in MatrixType.__members__.items() if name != "Q4_1"}
     monkeypatch.setattr(quantised_weights, "_KNOWN", known)
-    actual = logits_of(load_model(path, backend="fast").model, tokens)
+    loaded = load_model(path, backend="fast")
+    actual = logits_of(loaded.model, tokens)
     assert "Q4_1 becomes Q8_0" in caplog.text
+    assert loaded.placement == "Q4_1 weights kept as Q8_0"
     assert not torch.equal(actual, expected)
     assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
