@@ -9,7 +9,10 @@ All bookkeeping stays on the engine thread: a block that a load fills belongs to
 that a save reads is pinned, until the ticket says that it is done.
 """
 
+import contextlib
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +32,9 @@ logger = logging.getLogger(__name__)
 SPREAD_S = 0.8
 """Over which a turn's blocks are written while tokens are computed: on disk within a second, and never in
 one burst, which would take the core and the memory from the model."""
+
+SAVER_NICENESS = 10
+"""It writes in the pauses of the threads that compute, and has a tenth of a core if there are none."""
 
 NUM_LOADERS = 2
 """One reads and verifies while the other copies; more would take cores from the model."""
@@ -56,9 +62,12 @@ class Transfers:
         self._kv = kv
         self._ram = ram
         self._loaders = ThreadPoolExecutor(NUM_LOADERS, thread_name_prefix="kv-load")
-        self._saver = ThreadPoolExecutor(1, thread_name_prefix="kv-save")
+        self._saver = ThreadPoolExecutor(1, "kv-save", initializer=_give_way)
         self._loadings: list[Loading] = []  # both lists: engine thread
         self._savings: list[Saving] = []
+        # What the saver writes. The same memory each time: a system that gives and takes it for every
+        # block stops the threads that compute as often.
+        self._on_its_way: torch.Tensor | None = None
         self._is_quiet = threading.Event()
         self._is_quiet.set()
 
@@ -247,5 +256,14 @@ class Transfers:
         first, end = self._num_saved(block, disk), len(block.token_ids)
         if first == end:
             return True
-        rows = self._kv.export_rows(block.block_id, first, end)
+        if self._on_its_way is None:
+            self._on_its_way = torch.empty(self._kv.block_bytes, dtype=torch.uint8)
+        rows = self._kv.export_rows(block.block_id, first, end, out=self._on_its_way)
         return disk.write(block.base_key, block.token_ids, first, rows.numpy().data)
+
+
+def _give_way() -> None:
+    """Let the threads that compute go before the calling one, where the system knows threads apart."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # it only takes longer then
+            os.nice(SAVER_NICENESS)

@@ -1,6 +1,8 @@
 """Rows on their way between device, RAM and disk, on real threads: what fails, what is broken off."""
 
 import errno
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -324,3 +326,9 @@ def test_a_turn_is_on_disk_within_a_second_also_while_tokens_are_computed(
     assert time.monotonic() - began >= transfers_module.SPREAD_S * 0.9
     assert small.disk is not None
     assert small.disk.stats().num_pieces == len(held)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own there")
+def test_saver_gives_way_to_threads_that_compute(small: SmallMemory) -> None:
+    found = small.transfers._saver.submit(lambda: os.getpriority(os.PRIO_PROCESS, 0)).result()
+    assert found == min(19, os.getpriority(os.PRIO_PROCESS, 0) + transfers_module.SAVER_NICENESS)
