@@ -37,12 +37,14 @@ def key_centres(
         One per layer; None where keys have no bias, or where attention is not indifferent to a common
         vector (soft caps), or where it is not known what becomes of the bias (norms on keys).
     """
+    biases = [weights.get(WeightKey("key_bias", index)) for index in range(spec.num_layers)]
     is_usable = spec.attention_softcap is None and spec.query_key_norm == "none"
+    if not is_usable or all(bias is None for bias in biases):
+        return (None,) * spec.num_layers
     means = [_mean_turn(rope, min(spec.context_tokens, _MAX_POSITIONS)) for rope in spec.ropes]
     centres: list[npt.NDArray[np.float32] | None] = []
-    for index, layer in enumerate(spec.layers):
-        bias = weights.get(WeightKey("key_bias", index))
-        if bias is None or not is_usable:
+    for bias, layer in zip(biases, spec.layers, strict=True):
+        if bias is None:
             centres.append(None)
             continue
         heads = bias.to("cpu", torch.float64).numpy().reshape(spec.num_kv_heads, spec.head_dim)
