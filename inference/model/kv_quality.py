@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from inference.attention.base import AttentionBackend
@@ -60,19 +61,33 @@ def perplexity(
         token_ids: At least two.
         on_progress: Told the share that is done, on this thread.
     """
+    mean = float(token_losses(runner, token_ids, on_progress).mean())
+    return math.exp(mean) if mean < 700.0 else math.inf  # NaN goes through as it is
+
+
+def token_losses(
+    runner: Runner,
+    token_ids: Sequence[int],
+    on_progress: Callable[[float], None] | None = None,
+) -> Tensor:
+    """Minus the logarithm of each token's probability, given those before it: see `perplexity`.
+
+    Returns:
+        (T - 1,), float64, on the CPU.
+    """
     size = runner.kv.block_size
     table = range(-(-len(token_ids) // size))
-    total = 0.0
+    losses = []
     for low in range(0, len(token_ids) - 1, _CHUNK_TOKENS):
         high = min(low + _CHUNK_TOKENS, len(token_ids) - 1)
         chunk = Chunk(token_ids[low:high], low, table, needs_logits=True, needs_all_logits=True)
         logits = runner.run([chunk])
         following = torch.tensor(token_ids[low + 1 : high + 1], device=logits.device)
-        total += float(functional.cross_entropy(logits, following, reduction="sum"))
+        loss = functional.cross_entropy(logits, following, reduction="none")
+        losses.append(loss.to("cpu", torch.float64))
         if on_progress is not None:
             on_progress(high / (len(token_ids) - 1))
-    mean = total / (len(token_ids) - 1)
-    return math.exp(mean) if mean < 700.0 else math.inf  # NaN goes through as it is
+    return torch.cat(losses)
 
 
 def scheme_loss(

@@ -15,6 +15,7 @@ from inference.engine_loading import EngineParts, load_parts
 from inference.model.kv_quality import perplexity, sample_text
 from inference.model.step import Chunk
 from tests.benchmarks.chats import Chat, long_text
+from tests.benchmarks.filled_blocks import fill_blocks
 
 Result = dict[str, Any]
 REPLY_TOKENS = 32  # of a reply that are compared
@@ -71,16 +72,6 @@ class OpenModel:
     def perplexity(self, num_tokens: int) -> float:
         """Of a text, every token of which is predicted."""
         return perplexity(self.runner, self.tokens(num_tokens))
-
-    def fill(self) -> None:
-        """Put numbers into all blocks, as if they had been computed."""
-        self.kv.touch(range(self.kv.num_blocks))
-        for layer in self.kv.layers:
-            for plane in layer.planes:
-                if plane.is_floating_point():
-                    plane.normal_()
-                else:
-                    plane.random_(0, 100)
 
     def decode(self, depth: int, num_chats: int, *, times: int) -> float:
         """Seconds of a decode step of some chats, its greedy choice included."""
@@ -151,7 +142,7 @@ def _measured(opened: OpenModel, bytes_per_second: float, *, is_quick: bool) -> 
         "load s": info.load_ms / 1000,
         "perplexity": opened.perplexity(32 if is_quick else 512),
     }
-    opened.fill()
+    fill_blocks(opened.kv)
     for depth in depths:
         took = opened.decode(depth, 1, times=times)
         found[f"decode at {depth} tok/s"] = 1 / took

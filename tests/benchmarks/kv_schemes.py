@@ -24,32 +24,29 @@ from typing import cast
 
 import psutil
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from app.starter_model import find_starter_model
 from inference.attention.blocks import BlocksAttention
 from inference.config import KvSchemeName
-from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import LanguageModel, Runner
-from inference.model.kv_quality import assess_int4, sample_text
+from inference.model.kv_quality import assess_int4, sample_text, token_losses
 from inference.model.loader import load_model
 from inference.model.step import Chunk
+from tests.benchmarks.filled_blocks import fill_blocks
 
 SCHEMES: tuple[KvSchemeName, ...] = ("fp32", "fp16", "int8", "int4")
 DEPTHS = (0, 1024, 4000)
 BLOCK_SIZE = 16
 DECODE_TOKENS = 16
-CHUNK_TOKENS = 128
 MAX_TEXT_TOKENS = 4096
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 
 
 def make_runner(model: LanguageModel, scheme: KvSchemeName, num_tokens: int) -> Runner:
-    """A runner with blocks of its own, which lie in one run, full of random tokens."""
+    """A runner with blocks of its own, which lie in one run, full of random numbers."""
     kv = KvTensors(
         model.geometry,
         num_blocks=-(-num_tokens // BLOCK_SIZE),
@@ -57,26 +54,8 @@ def make_runner(model: LanguageModel, scheme: KvSchemeName, num_tokens: int) -> 
         scheme=find_scheme(scheme, model.dtype),
         device=torch.device("cpu"),
     )
-    kv.touch(range(kv.num_blocks))
-    slots = torch.arange(kv.num_blocks * BLOCK_SIZE)
-    for index, layer in enumerate(model.geometry):
-        shape = (1, layer.num_kv_heads, len(slots), layer.head_dim)
-        new = KeyValues(*(torch.randn(shape, dtype=model.dtype) for _ in range(2)))
-        kv.write(index, slots, new)
+    fill_blocks(kv)
     return model.make_runner(kv, BlocksAttention())
-
-
-def token_losses(runner: Runner, token_ids: list[int]) -> Tensor:
-    """How surprised the model is by each token but the first, (T - 1,), float64."""
-    losses = []
-    for low in range(0, len(token_ids) - 1, CHUNK_TOKENS):
-        high = min(low + CHUNK_TOKENS, len(token_ids) - 1)
-        table = range(runner.kv.num_blocks)
-        chunk = Chunk(token_ids[low:high], low, table, needs_logits=True, needs_all_logits=True)
-        following = torch.tensor(token_ids[low + 1 : high + 1])
-        loss = functional.cross_entropy(runner.run([chunk]), following, reduction="none")
-        losses.append(loss.double())
-    return torch.cat(losses)
 
 
 def measure_losses(model: LanguageModel, token_ids: list[int]) -> dict[str, dict[str, float]]:

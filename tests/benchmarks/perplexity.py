@@ -19,8 +19,9 @@ from torch.nn import functional
 
 from app.starter_model import find_starter_model
 from inference.model.base import LanguageModel
+from inference.model.kv_quality import token_losses
 from inference.model.loader import load_model
-from tests.benchmarks.kv_schemes import DOCUMENTS, MAX_TEXT_TOKENS, ROOT, make_runner, token_losses
+from tests.benchmarks.kv_schemes import DOCUMENTS, MAX_TEXT_TOKENS, ROOT, make_runner
 
 
 def read_token_ids(path: Path, texts: list[Path], num_tokens: int) -> list[int]:

@@ -34,6 +34,7 @@ from inference.model.base import Runner
 from inference.model.loader import LoadedModel, load_model
 from inference.model.native_model import NativeModel
 from inference.model.step import Chunk
+from tests.benchmarks.filled_blocks import fill_blocks
 from tests.benchmarks.reading import Reader
 
 DEPTHS = (0, 1024, 3000)
@@ -61,13 +62,7 @@ class Bench:
             scheme=find_scheme(scheme, model.dtype),
             device=torch.device("cpu"),
         )
-        self.kv.touch(range(self.kv.num_blocks))
-        for layer in self.kv.layers:
-            for plane in layer.planes:
-                if plane.is_floating_point():
-                    plane.normal_()
-                else:
-                    plane.random_(0, 100)
+        fill_blocks(self.kv)
         self.runner: Runner = model.make_runner(self.kv, BlocksAttention())
 
     def chunk(self, chat: int, depth: int, num_rows: int) -> Chunk:
