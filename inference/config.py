@@ -12,12 +12,15 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 KvSchemeName = Literal["auto", "fp32", "fp16", "bf16", "int8", "int4"]
 BackendName = Literal["auto", "fast", "torch", "bridge"]
 WeightTypeName = Literal["auto", "float", "Q8_0", "Q4_1"]
+GuessName = Literal["auto", "off", "ngram", "draft"]
 AttentionName = Literal["auto", "varlen", "flash", "blocks", "reference"]
 
 BACKENDS: tuple[BackendName, ...] = ("auto", "fast", "torch", "bridge")
 WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "float", "Q8_0", "Q4_1")
 ATTENTIONS: tuple[AttentionName, ...] = ("auto", "varlen", "flash", "blocks", "reference")
+GUESSES: tuple[GuessName, ...] = ("auto", "off", "ngram", "draft")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
+MAX_DRAFT_TOKENS = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_SEED = 2**63 - 1
@@ -55,6 +58,11 @@ class EngineConfig:
         attention_backend: Of "torch" and "bridge": "varlen" is torch's kernel for CUDA, "flash" the
             package flash-attn, "blocks" runs everywhere, "reference" defines the truth; "auto" takes
             the first of them that can. Another than "auto" is an order: what cannot be is refused.
+        guess: Whether tokens are guessed ahead and verified together, which changes no reply: "auto" does so
+            by all proposers there are, where it pays; "ngram" only by what the chat has said before, "draft"
+            only by a draft model.
+        draft_model: A second, smaller model of the same vocabulary that guesses, as `Engine.load` takes it.
+        draft_tokens: Guess so many tokens each time, 1 to 16, whether it pays or not; None chooses.
         cuda_graphs: Whether decode steps on CUDA are captured once and replayed, where that is possible.
     """
 
@@ -73,6 +81,9 @@ class EngineConfig:
     weights: WeightTypeName = "auto"
     attention_backend: AttentionName = "auto"
     cuda_graphs: bool = True
+    guess: GuessName = "auto"
+    draft_model: str | None = None
+    draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _check_choice("device", self.device, ("auto", "cpu", "cuda", "mps", "xpu"))
@@ -82,6 +93,11 @@ class EngineConfig:
         _check_choice("weights", self.weights, WEIGHT_TYPES)
         _check_choice("attention_backend", self.attention_backend, ATTENTIONS)
         _check_bool("cuda_graphs", self.cuda_graphs)
+        _check_choice("guess", self.guess, GUESSES)
+        _check_path("draft_model", self.draft_model, "a model")
+        if self.guess == "draft" and self.draft_model is None:
+            raise InvalidRequestError("draft_model", 'must be given with guess="draft".')
+        _check_optional_int("draft_tokens", self.draft_tokens, low=1, high=MAX_DRAFT_TOKENS)
         _check_optional_int("context_tokens", self.context_tokens, low=2)
         _check_optional_int("block_size", self.block_size, low=1, high=4096)
         if self.block_size is not None and self.block_size & (self.block_size - 1):
@@ -91,7 +107,7 @@ class EngineConfig:
         _check_optional_int("kv_cache_bytes", self.kv_cache_bytes, low=2**20)
         _check_optional_int("ram_cache_bytes", self.ram_cache_bytes, low=0)
         _check_optional_int("disk_cache_bytes", self.disk_cache_bytes, low=0)
-        _check_folder("cache_dir", self.cache_dir)
+        _check_path("cache_dir", self.cache_dir, "a folder")
         _check_optional_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
         _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
 
@@ -171,9 +187,9 @@ def _check_bool(field: str, value: object) -> None:
         raise InvalidRequestError(field, f"must be True or False, not {_shown(value)}.")
 
 
-def _check_folder(field: str, value: object) -> None:
+def _check_path(field: str, value: object, of_what: str) -> None:
     if value is not None and not (isinstance(value, str) and value):
-        raise InvalidRequestError(field, f"must be the path of a folder, not {_shown(value)}.")
+        raise InvalidRequestError(field, f"must be the path of {of_what}, not {_shown(value)}.")
 
 
 def _check_float(field: str, value: object, *, low: float, high: float) -> None:

@@ -41,6 +41,11 @@ class RequestMetrics:
         ttft_ms: From add_request to the first token; None before it.
         decode_ms: From the first token to the last.
         e2e_ms: From add_request to this output.
+        drafted_tokens: Guessed ahead and verified.
+        accepted_tokens: Of these, what the model itself chose then; they are part of the reply.
+        verify_steps: Steps that verified guessed tokens.
+        plain_token_ms: What a token takes here without guessing, measured on this model and machine; None
+            if nothing was guessed.
     """
 
     prompt_tokens: int = 0
@@ -57,6 +62,10 @@ class RequestMetrics:
     reused_disk_tokens: int = 0
     reuse_stop_message: int | None = None
     restore_ms: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    verify_steps: int = 0
+    plain_token_ms: float | None = None
 
     @property
     def reused_device_tokens(self) -> int:
@@ -76,6 +85,13 @@ class RequestMetrics:
         if self.completion_tokens < 2 or self.decode_ms <= 0:
             return None
         return (self.completion_tokens - 1) * 1000.0 / self.decode_ms
+
+    @property
+    def guess_speedup(self) -> float | None:
+        """How many times as fast as without guessing the reply came; None if nothing was guessed."""
+        if self.plain_token_ms is None or self.decode_tps is None:
+            return None
+        return self.plain_token_ms * self.decode_tps / 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,33 @@ class TierStats:
 
     used_bytes: int = 0
     budget_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuessStats:
+    """What guessing ahead did since load, of all requests.
+
+    Attributes:
+        is_paying: Whether the last choice was to guess: if not, it would not be faster here.
+        by_position: For the first, second ... guessed token: how often it was verified and accepted.
+        draft_model: Name of the draft model for people; "" without one.
+        draft_bytes: Memory of its weights, keys and values.
+    """
+
+    is_paying: bool = False
+    by_position: tuple[tuple[int, int], ...] = ()
+    draft_model: str = ""
+    draft_bytes: int = 0
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Guessed and verified."""
+        return sum(verified for verified, _ in self.by_position)
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Of these, right."""
+        return sum(accepted for _, accepted in self.by_position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +236,7 @@ class EngineStats:
         disk_misses: Why files could not be used or written, and how often, by reason.
         disk_problem: Why the disk tier does not work now, one sentence; "" if it does.
         graph_replays: Steps on a GPU that were captured before and only replayed.
+        guesses: What guessing ahead did.
     """
 
     blocks: BlockCounts = field(default_factory=BlockCounts)
@@ -217,3 +261,4 @@ class EngineStats:
     disk_misses: tuple[tuple[str, int], ...] = ()
     disk_problem: str = ""
     graph_replays: int = 0
+    guesses: GuessStats = field(default_factory=GuessStats)

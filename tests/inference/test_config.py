@@ -41,6 +41,7 @@ ENGINE_INTS = {
     "disk_cache_bytes": (0, 2**63 - 1),
     "prefill_chunk_tokens": (1, 65_536),
     "num_threads": (1, 1024),
+    "draft_tokens": (1, 16),
 }
 CHOICES: dict[str, list[Any]] = {
     "device": ["auto", "cpu", "cuda", "mps", "xpu"],
@@ -72,6 +73,8 @@ def test_every_field_is_covered_here():
         "block_size",
         "cache_dir",
         "cuda_graphs",
+        "guess",
+        "draft_model",
     }
 
 
@@ -297,3 +300,20 @@ def test_engine_config_any_value_is_taken_or_refused_by_name(field, value):
         EngineConfig(**{field: value})
     except InvalidRequestError as error:
         assert error.field == field  # noqa: PT017  (any other error fails the test)
+
+
+@pytest.mark.parametrize("value", ["AUTO", "none", 1, None, True, ["auto"]])
+def test_guess_is_one_of_its_names(value):
+    assert "auto, off, ngram, draft" in refusal(EngineConfig, "guess", value).reason
+
+
+@pytest.mark.parametrize("value", ["", 1, b"model.gguf", ["model.gguf"]])
+def test_draft_model_is_the_path_of_a_model(value):
+    assert "the path of a model" in refusal(EngineConfig, "draft_model", value).reason
+
+
+def test_guessing_by_a_draft_model_alone_needs_one():
+    with pytest.raises(InvalidRequestError) as caught:
+        EngineConfig(guess="draft")
+    assert caught.value.field == "draft_model"
+    assert EngineConfig(guess="draft", draft_model="small.gguf").draft_model == "small.gguf"

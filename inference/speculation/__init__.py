@@ -1,0 +1,1 @@
+"""Guessing ahead: proposers, what guessing costs and brings, and the choice of how much to guess."""
