@@ -107,6 +107,21 @@ class ChatSession:
         """Whether the reply at the end of the visible path is still in the making."""
         return self._shown.is_replying
 
+    def replying_chats(self) -> frozenset[ConversationId]:
+        """The chats in which a reply is in the making, shown or not."""
+        return self._shown.desk.chats()
+
+    def running_versions(self) -> dict[MessageId, int]:
+        """For messages of the visible path: how many versions are in the making, itself counted."""
+        return self._shown.running_versions()
+
+    def why_alike(self) -> str:
+        """Why several replies in the shown chat would be the same, to go on after "because".
+
+        "" if they would differ.
+        """
+        return self._sending.why_alike()
+
     @property
     def is_summarising(self) -> bool:
         """Whether the shown chat is being summed up; `stop` ends that."""
@@ -199,12 +214,14 @@ class ChatSession:
         """
         return self._sending.edit(message_id, text)
 
-    def regenerate(self, message_id: MessageId) -> None:
+    def regenerate(self, message_id: MessageId, num_replies: int = 1) -> None:
         """Ask for another version of a reply, or for the reply that a question lacks.
 
-        ChatIsFull says that there is no room for it.
+        ChatIsFull says that there is no room for it. Several are made at once, each as a version of
+        its own, and the first is shown; only one where all would be the same (then RepliesAlike says
+        why) or fail alike.
         """
-        self._sending.regenerate(message_id)
+        self._sending.regenerate(message_id, num_replies)
 
     def continue_in_new_chat(self, text: str, message_id: MessageId | None = None) -> bool:
         """Sum up the shown chat, and send `text` in a new one that begins with the summary.
@@ -236,6 +253,10 @@ class ChatSession:
         """End the summary, or the reply at the end of the visible path; its text is kept."""
         self._sending.cancel()
         self._shown.stop()
+
+    def stop_versions(self, message_id: MessageId) -> None:
+        """End all versions of this message that are in the making; their texts are kept."""
+        self._shown.stop_versions(message_id)
 
     def continue_as_plain_text(self) -> None:
         """Make the failed reply without a chat template, and all later ones of this chat."""

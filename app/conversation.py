@@ -1,5 +1,6 @@
 """A conversation: a tree of messages in which the visible chat is one path. Pure Python values."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
@@ -135,4 +136,8 @@ class Conversation:
     def with_message(self, message: Message, *, as_leaf: bool = False) -> "Conversation":
         """This conversation with `message` added or replaced."""
         leaf_id = message.id if as_leaf else self.leaf_id
-        return replace(self, messages={**self.messages, message.id: message}, leaf_id=leaf_id)
+        return replace(self.with_messages((message,)), leaf_id=leaf_id)
+
+    def with_messages(self, messages: Iterable[Message]) -> "Conversation":
+        """This conversation with all of `messages` added or replaced."""
+        return replace(self, messages={**self.messages, **{it.id: it for it in messages}})

@@ -27,6 +27,7 @@ class LiveReply:
         history: The visible path before the reply, oldest first.
         settings: The chat's own settings when it was asked for.
         as_plain_text: Made without a chat template, because the person chose so.
+        variant: Its number among several replies that were asked for at once, from 0.
         key: The fingerprint of the model that makes it; None while it waits for one.
         metrics: What the engine said last.
     """
@@ -39,6 +40,7 @@ class LiveReply:
         history: Sequence[Message],
         settings: ChatSettings,
         as_plain_text: bool = False,
+        variant: int = 0,
     ) -> None:
         self.reply_id = reply_id
         self.message_id = message.id
@@ -46,6 +48,7 @@ class LiveReply:
         self.history = history
         self.settings = settings
         self.as_plain_text = as_plain_text
+        self.variant = variant
         self.key: str | None = None
         self._prompt: ChatPrompt | None = None
         self._has_growth = False

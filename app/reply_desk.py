@@ -6,7 +6,9 @@ was still waiting, or by being abandoned (its chat was deleted, or the person wr
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from app.chat_prompt import chat_prompt
 from app.conversation import Conversation, ConversationId, Message, MessageId
@@ -21,12 +23,16 @@ from app.messages import (
     ReplyProgressed,
     StopReply,
 )
-from app.session_changes import ReplyGrew, ReplyPrefilling
+from app.reply_variants import variant_of
+from app.session_changes import RepliesChanged, ReplyGrew, ReplyPrefilling
 from app.surroundings import Surroundings
 from inference.metrics import ModelInfo
 from inference.request import PromptPart
 
 ReplyEvent = PromptRead | ReplyProgressed | ReplyEnded
+
+SAVE_SPACING_S = 0.05
+"""Replies that stream side by side are stored one after the other: a long one takes milliseconds."""
 
 
 class ReplyDesk:
@@ -55,6 +61,8 @@ class ReplyDesk:
         self._is_shown = is_shown
         self._ids = itertools.count(1)
         self._live: dict[ReplyId, LiveReply] = {}
+        self._saved_at = -SAVE_SPACING_S
+        self._kept_parts: tuple[Mapping[MessageId, PromptPart], str] | None = None
 
     def next_id(self) -> ReplyId:
         """A name for a reply, unique while the program runs."""
@@ -71,8 +79,37 @@ class ReplyDesk:
         """The live replies of one chat."""
         return [r for r in self._live.values() if r.conversation_id == conversation_id]
 
+    def num_running(self, conversation_id: ConversationId | None) -> Counter[MessageId | None]:
+        """How many replies to each message of a chat are in the making."""
+        return Counter(
+            live.message.parent_id
+            for live in self._live.values()
+            if live.conversation_id == conversation_id
+        )
+
+    def caught_up(self, conversation: Conversation) -> Conversation:
+        """A chat with all text that has come; itself if there is no more."""
+        known = conversation.messages
+        now = [live.message for live in self.replies_of(conversation.id)]
+        grown = [message for message in now if known.get(message.id) is not message]
+        return conversation.with_messages(grown) if grown else conversation
+
+    def as_it_is(self, stored: Conversation) -> Conversation:
+        """A chat from the store with all text that has come; what nobody makes any more was stopped."""
+        stopped = [replace(message, status="stopped") for message in stored.unfinished()]
+        return self.caught_up(stored.with_messages(stopped))
+
+    def chats(self) -> frozenset[ConversationId]:
+        """The chats in which a reply is being made."""
+        return frozenset(live.conversation_id for live in self._live.values())
+
     def start(
-        self, message: Message, conversation: Conversation, *, as_plain_text: bool = False
+        self,
+        message: Message,
+        conversation: Conversation,
+        *,
+        as_plain_text: bool = False,
+        variant: int = 0,
     ) -> None:
         """Ask for the reply that fills `message`, now or as soon as a model is ready."""
         live = LiveReply(
@@ -81,8 +118,10 @@ class ReplyDesk:
             history=conversation.path_to(message.parent_id),
             settings=conversation.settings,
             as_plain_text=as_plain_text,
+            variant=variant,
         )
         self._live[live.reply_id] = live
+        self._announcer.notify(RepliesChanged())
         self.model_changed()
 
     def stop(self, live: LiveReply) -> None:
@@ -97,6 +136,12 @@ class ReplyDesk:
         if live.key is not None:
             self._post(StopReply(live.reply_id))
         self._settle(live, ReplyEnded(live.reply_id, "aborted", live.metrics))
+
+    def abandon_below(self, message: Message) -> None:
+        """End the replies on all branches through this message at once."""
+        for live in self.replies_of(message.conversation_id):
+            if any(known.id == message.id for known in live.history):
+                self.abandon(live)
 
     def abandon_all(self) -> None:
         """End all replies at once."""
@@ -136,7 +181,7 @@ class ReplyDesk:
                 live.reply_id,
                 live.conversation_id,
                 prompt.messages,
-                live.settings.sampling or general.sampling,
+                variant_of(live.settings.sampling or general.sampling, live.variant),
                 as_plain_text=live.as_plain_text and not info.has_chat_template,
                 leave_out=prompt.leave_out,
                 left_out=prompt.left_out,
@@ -146,7 +191,9 @@ class ReplyDesk:
     def _keep_parts(self, live: LiveReply, event: PromptRead) -> None:
         parts = live.read(event)
         key = live.key
-        if parts and key is not None:
+        # Replies that were asked for at once bring the same parts.
+        if parts and key is not None and self._kept_parts != (parts, key):
+            self._kept_parts = (parts, key)
             self._announcer.done(lambda: self._around.store.set_parts(parts, key))
             self._parts_kept(live.conversation_id, parts, key)
 
@@ -162,8 +209,9 @@ class ReplyDesk:
                         live.message_id, event.prefilled_tokens, event.metrics.prompt_tokens
                     )
                 )
-        due = live.due(now)
+        due = None if 0 <= now - self._saved_at < SAVE_SPACING_S else live.due(now)
         if due is not None:
+            self._saved_at = now
             self._save(due)
 
     def _fail(self, live: LiveReply, failure: Failure) -> None:
@@ -174,6 +222,7 @@ class ReplyDesk:
         message = live.ended(event)
         self._save(message)
         self._settled(message, event.failure)
+        self._announcer.notify(RepliesChanged())
 
     def _save(self, message: Message) -> None:
         self._announcer.done(lambda: self._around.store.update_message(message))

@@ -37,6 +37,7 @@ class Held:
         instead: What to do when there is no room, gives whether the text was taken; None says that
             the chat is full.
         message_id: What is edited, or answered again; None is a new message.
+        num_replies: How many replies are asked for at once.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Held:
     choice: OnFull
     instead: Callable[[], bool] | None = None
     message_id: MessageId | None = None
+    num_replies: int = 1
 
 
 class SendGate:
@@ -173,6 +175,7 @@ class SendGate:
                 held.text,
                 held.message_id,
                 question.is_alone,
+                held.num_replies,
             )
         )
         return False

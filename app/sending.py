@@ -14,8 +14,9 @@ from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.messages import PromptMeasured
 from app.reply_desk import ReplyEvent
+from app.reply_variants import why_alike
 from app.send_gate import Held, Question, SendGate
-from app.session_changes import DraftMeasured, DraftReturned, SummaryEnded
+from app.session_changes import DraftMeasured, DraftReturned, RepliesAlike, SummaryEnded
 from app.shown_chat import ShownChat
 from app.surroundings import Surroundings
 from app.texts import storable
@@ -88,23 +89,29 @@ class Sending:
         return self._let_through(
             self._path_with(text, message.parent_id),
             text,
-            send=lambda: self._shown.say(text, message.parent_id, is_edit=True),
+            send=lambda: self._shown.say_instead(message, text),
             message_id=message_id,
         )
 
-    def regenerate(self, message_id: MessageId) -> None:
-        """Ask for another version of a reply, or for the reply that a question lacks."""
+    def regenerate(self, message_id: MessageId, num_replies: int = 1) -> None:
+        """Ask for other versions of a reply, or for replies that a question lacks."""
         message = self._shown.message(message_id)
         if message is None or self.is_busy:
             return
         question_id = message.id if message.role == "user" else message.parent_id
         if question_id is not None:
+            num_useful = self._num_useful(num_replies)
             self._let_through(
                 self._shown.path_to(question_id),
                 "",
-                send=lambda: self._shown.answer_again(question_id),
+                send=lambda: self._shown.answer_again(question_id, num_useful),
                 message_id=message_id,
+                num_replies=num_useful,
             )
+
+    def why_alike(self) -> str:
+        """Why all replies in the shown chat would be the same; "" if they would differ."""
+        return why_alike(self._shown.settings.sampling or self._settings.value.sampling)
 
     def continue_in_new_chat(self, text: str, message_id: MessageId | None = None) -> bool:
         """Sum up the chat and send `text` in a new one; gives whether the text was taken."""
@@ -210,6 +217,7 @@ class Sending:
         send: Callable[[], bool],
         instead: Callable[[], bool] | None = None,
         message_id: MessageId | None = None,
+        num_replies: int = 1,
     ) -> bool:
         """Send if there is room; the engine is only asked when it may be scarce."""
         info = self._models.state.info
@@ -223,8 +231,23 @@ class Sending:
         ):
             return send()
         return self._gate.pass_through(
-            self._question(path, info), Held(text, send, choice, instead, message_id)
+            self._question(path, info),
+            Held(text, send, choice, instead, message_id, num_replies),
         )
+
+    def _num_useful(self, num_replies: int) -> int:
+        """How many of so many replies to make: one, where all would be the same or fail alike."""
+        model = self._models.state
+        info = model.info
+        if info is None and model.kind != "loading":
+            return 1
+        if info is not None and not (info.has_chat_template or self._shown.is_plain_text):
+            return 1
+        reason = self.why_alike()
+        if num_replies > 1 and reason:
+            self._announcer.notify(RepliesAlike(reason))
+            return 1
+        return num_replies
 
     def _prompt_of_sequel(self, chat: Conversation, summary: str) -> str:
         """The system prompt of the chat that goes on."""

@@ -6,7 +6,8 @@ How a view follows them:
   goes on growing. None is a new, still empty chat.
 - MessageAdded, ReplyStarted: append the message at the end of the visible path.
 - ReplyPrefilling, ReplyGrew: only ever for the last message of the visible path.
-- MessageChanged: a message of the visible chat has its final content and status.
+- MessageChanged: a message of the visible path has its final content and status.
+- RepliesChanged: replies that are not on the visible path may have begun or ended, in any chat.
 """
 
 from dataclasses import dataclass
@@ -59,7 +60,10 @@ class MessageAdded:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStarted:
-    """A reply was asked for; its message (status "streaming", empty) ends the visible path."""
+    """A reply was asked for; its message (status "streaming", empty) ends the visible path.
+
+    Of several that were asked for at once it is the first; the others are its younger versions.
+    """
 
     message: Message
 
@@ -93,6 +97,22 @@ class MessageChanged:
     message: Message
     failure: Failure | None = None
     left_out_mark: MessageId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesChanged:
+    """A reply began or ended, in any chat: see `replying_chats` and `running_versions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesAlike:
+    """Several replies were asked for and one is made, because all would be the same.
+
+    Attributes:
+        reason: To go on after "because".
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +163,7 @@ class ChatIsFull:
         text: What was to be sent; "" if it was another reply.
         message_id: What was to be edited, or to be answered again; None was a new message.
         is_alone: As in DraftMeasured.
+        num_replies: How many replies were asked for at once.
     """
 
     prompt_tokens: int
@@ -151,6 +172,7 @@ class ChatIsFull:
     text: str = ""
     message_id: MessageId | None = None
     is_alone: bool = False
+    num_replies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +252,8 @@ SessionChange = (
     | ReplyPrefilling
     | ReplyGrew
     | MessageChanged
+    | RepliesChanged
+    | RepliesAlike
     | ModelChanged
     | StatsChanged
     | StorageFailed

@@ -5,7 +5,7 @@ here: listeners get StorageFailed, and what could not be stored did not happen.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app.context_room import left_out_mark
@@ -55,10 +55,9 @@ class ShownChat:
     @property
     def conversation(self) -> Conversation | None:
         """The chat, with all text that has come; None is a new, empty one."""
-        if self._conversation is not None:
-            for live in self.desk.replies_of(self._conversation.id):
-                if self._conversation.messages.get(live.message_id) is not live.message:
-                    self._conversation = self._conversation.with_message(live.message)
+        conversation = self._conversation
+        if conversation is not None:
+            self._conversation = self.desk.caught_up(conversation)
         return self._conversation
 
     def path(self) -> list[Message]:
@@ -100,6 +99,16 @@ class ShownChat:
         """Whether the reply at the end of the path is still in the making."""
         return self.desk.reply_of(self.leaf_id) is not None
 
+    def running_versions(self) -> dict[MessageId, int]:
+        """How many versions of a message are in the making, itself counted; for messages of the path."""
+        running = self.desk.num_running(self.id)
+        path = self.path() if running else []
+        return {
+            message.id: running[message.parent_id]
+            for message in path
+            if message.role == "assistant" and running[message.parent_id]
+        }
+
     # ------------------------------------------------------------------ what is shown
 
     def show(self, conversation: Conversation | None) -> None:
@@ -119,11 +128,7 @@ class ShownChat:
         if conversation is None:
             self._announcer.notify(ConversationsChanged())
             return
-        for message in conversation.unfinished():
-            live = self.desk.reply_of(message.id)
-            known = live.message if live else replace(message, status="stopped")
-            conversation = conversation.with_message(known)
-        self.show(conversation)
+        self.show(self.desk.as_it_is(conversation))
 
     def catch_up(self) -> None:
         """Show the chat anew if `ask` went on with it in another process."""
@@ -136,7 +141,7 @@ class ShownChat:
         self.interrupt()
         stored = self._announcer.stored(lambda: self._store.load(conversation.id))
         if stored is not None:
-            self.show(stored)
+            self.show(self.desk.as_it_is(stored))
 
     def rename(self, title: str) -> None:
         """The chat has another title now."""
@@ -178,7 +183,7 @@ class ShownChat:
             self._conversation = chat
             self._announcer.notify(MessageAdded(message))
         self._announcer.notify(ConversationsChanged())
-        self._ask_for_reply(message.id)
+        self._ask_for_replies(message.id)
         return True
 
     def begin_sequel(
@@ -197,11 +202,20 @@ class ShownChat:
             self._plain_text_chats.add(sequel.id)
         return self._begin_chat(sequel, text)
 
-    def answer_again(self, question_id: MessageId) -> bool:
-        """Ask for another reply to this message; what is there stays as a branch."""
+    def say_instead(self, message: Message, text: str) -> bool:
+        """Say something else in place of an own message; the replies to it that run end.
+
+        Returns:
+            Whether it was stored.
+        """
+        self.desk.abandon_below(message)
+        return self.say(text, message.parent_id, is_edit=True)
+
+    def answer_again(self, question_id: MessageId, num_replies: int = 1) -> bool:
+        """Ask for more replies to this message, the first is shown; what is there stays as branches."""
         self.interrupt()
         self.show_branch(question_id)
-        self._ask_for_reply(question_id)
+        self._ask_for_replies(question_id, num_replies)
         return True
 
     def go_on_as_plain_text(self) -> None:
@@ -214,7 +228,7 @@ class ShownChat:
             return
         self._plain_text_chats.add(conversation.id)
         empty = replace(message, status="streaming", content="", metrics=None)
-        self._begin(replace(empty, error=None, failure_kind=None))
+        self._begin([replace(empty, error=None, failure_kind=None)])
 
     def interrupt(self) -> None:
         """End the reply at the end of the path at once, if one is in the making."""
@@ -227,6 +241,15 @@ class ShownChat:
         live = self.desk.reply_of(self.leaf_id)
         if live is not None:
             self.desk.stop(live)
+
+    def stop_versions(self, message_id: MessageId) -> None:
+        """End all versions of this message that are in the making; their texts so far are kept."""
+        conversation = self._conversation
+        if conversation is not None and message_id in conversation.messages:
+            for version in conversation.versions(message_id):
+                live = self.desk.reply_of(version)
+                if live is not None:
+                    self.desk.stop(live)
 
     # ------------------------------------------------------------------ inside
 
@@ -259,29 +282,27 @@ class ShownChat:
         self.show(stored)
         self._announcer.notify(ConversationsChanged())
         if stored.leaf_id is not None:
-            self._ask_for_reply(stored.leaf_id)
+            self._ask_for_replies(stored.leaf_id)
         return True
 
-    def _ask_for_reply(self, question_id: MessageId) -> None:
+    def _ask_for_replies(self, question_id: MessageId, num_replies: int = 1) -> None:
+        """All of them or none: if one cannot be stored, none is asked for."""
         conversation = self._conversation
         assert conversation is not None, "a reply belongs to the chat that is shown"
-        reply = self._announcer.stored(
-            lambda: self._store.add_message(
-                conversation.id,
-                parent_id=question_id,
-                role="assistant",
-                content="",
-                status="streaming",
-            )
+        replies = self._announcer.stored(
+            lambda: self._store.add_replies(conversation.id, question_id, num_replies)
         )
-        if reply is not None:
-            self._begin(reply)
+        if replies:
+            self._begin(replies)
 
-    def _begin(self, reply: Message) -> None:
+    def _begin(self, replies: Sequence[Message]) -> None:
+        """The first is shown; the others are its younger versions."""
         assert self._conversation is not None, "a reply belongs to the chat that is shown"
-        self._conversation = self._conversation.with_message(reply, as_leaf=True)
-        self._announcer.notify(ReplyStarted(reply))
-        self.desk.start(reply, self._conversation, as_plain_text=self.is_plain_text)
+        conversation = self._conversation.with_messages(replies)
+        conversation = self._conversation = replace(conversation, leaf_id=replies[0].id)
+        self._announcer.notify(ReplyStarted(replies[0]))
+        for number, reply in enumerate(replies):
+            self.desk.start(reply, conversation, as_plain_text=self.is_plain_text, variant=number)
 
     def _is_shown(self, message_id: MessageId) -> bool:
         return self.leaf_id == message_id
@@ -290,8 +311,9 @@ class ShownChat:
         conversation = self._conversation
         if conversation is not None and conversation.id == message.conversation_id:
             self._conversation = conversation.with_message(message)
-            mark = left_out_mark(self._conversation.path())
-            self._announcer.notify(MessageChanged(message, failure, mark))
+            path = self._conversation.path()
+            if message in path:  # else it is a version that is not shown
+                self._announcer.notify(MessageChanged(message, failure, left_out_mark(path)))
 
     def _parts_kept(
         self,

@@ -190,6 +190,24 @@ class ConversationStore:
             self.set_leaf(conversation_id, message_id)
         return Message(message_id, conversation_id, parent_id, role, content, now, status)
 
+    def add_replies(
+        self, conversation_id: ConversationId, question_id: MessageId, num_replies: int
+    ) -> list[Message]:
+        """Store so many empty replies to a message, all or none; the visible path ends with the first."""
+        with self.transaction():
+            replies = [
+                self.add_message(
+                    conversation_id,
+                    parent_id=question_id,
+                    role="assistant",
+                    content="",
+                    status="streaming",
+                )
+                for _ in range(num_replies)
+            ]
+            self.set_leaf(conversation_id, replies[0].id)
+        return replies
+
     def update_message(self, message: Message) -> None:
         """Store a message's new content and state."""
         self._write(

@@ -18,7 +18,7 @@ from app.messages import (
     ReplyId,
     ReplyProgressed,
 )
-from app.session_changes import ConversationsChanged, SessionChange
+from app.session_changes import ConversationsChanged, RepliesChanged, SessionChange
 from app.settings import SettingsStore
 from app.storage import ConversationStore
 from inference.metrics import RequestMetrics
@@ -70,8 +70,9 @@ class Bench:
         self.changes.clear()
 
     def take(self) -> list[SessionChange]:
-        """The changes since the last call, without those of the list of chats."""
-        changes = [change for change in self.changes if change != ConversationsChanged()]
+        """The changes since the last call, without what only says that a list is to be read again."""
+        lists = (ConversationsChanged(), RepliesChanged())
+        changes = [change for change in self.changes if change not in lists]
         self.changes.clear()
         return changes
 

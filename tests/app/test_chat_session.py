@@ -24,6 +24,7 @@ from app.session_changes import (
     MessageChanged,
     ModelChanged,
     ModelState,
+    RepliesChanged,
     ReplyGrew,
     ReplyPrefilling,
     ReplyStarted,
@@ -53,7 +54,7 @@ def test_send_in_a_new_chat_stores_tells_and_asks(ready: Bench) -> None:
     assert isinstance(shown, ConversationShown)
     assert shown.conversation is not None
     assert shown.conversation.path() == [question]
-    assert others == [ConversationsChanged(), ReplyStarted(reply)]
+    assert others == [ConversationsChanged(), ReplyStarted(reply), RepliesChanged()]
     assert ready.posted == [
         Generate(
             ReplyId(1),
