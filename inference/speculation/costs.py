@@ -1,0 +1,118 @@
+"""What a decode step costs by its number of rows. Pure Python; engine thread.
+
+Weights are unpacked once for several rows, so a step of a few rows takes little longer than one of a single row: that
+is what guessing ahead lives on. How much longer depends on model and machine, so it is measured at load
+and refined with every step. It is kept in two parts, as they change at different pace: the *shape*, how many times as
+long as one row so many rows take, which is nearly constant; and the *scale*, the milliseconds of one row now, which
+grow with the history that attention reads and when other programs take cores.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import accumulate
+
+PRIOR_SHAPE: Mapping[int, float] = {1: 1.0, 2: 1.07, 4: 1.2, 8: 1.6, 16: 3.2, 32: 6.4, 64: 12.8}
+PRIOR_MS = 20.0
+_SCALE_SHARE = 0.25  # of the newest step of one row in the scale
+_SCALE_SHARE_OF_MANY = 0.1  # of one of more rows: part of what it says may be the shape's
+_SHAPE_SHARE = 0.03
+_MOST_TIMES_SCALE = (
+    1.5  # a step counts as if it had taken at most so many times what was expected, or as little
+)
+_MOST_TIMES_SHAPE = 1.25
+
+
+class StepCosts:
+    """Milliseconds of a decode step by its number of rows, over all its sequences."""
+
+    def __init__(self) -> None:
+        """Begin with what is usual where weights are unpacked once for up to eight rows."""
+        self._set(dict(PRIOR_SHAPE), PRIOR_MS)
+        self._is_measured = False
+
+    @property
+    def plain_ms(self) -> float:
+        """Milliseconds of a step of one row."""
+        return self._scale
+
+    def ms(self, num_rows: int) -> float:
+        """What a step of so many rows, at least 1, takes: never less than one of fewer rows."""
+        return self._scale * self._ratio(num_rows)
+
+    def calibrate(self, measured: Mapping[int, float]) -> None:
+        """Take over what was measured.
+
+        Args:
+            measured: Milliseconds, best medians of a few steps, by number of rows. Where nothing was
+                measured, between, below and beyond, the shape is the usual one. What cannot be a
+                duration is left out; an empty mapping changes nothing.
+        """
+        usable = {
+            rows: ms for rows, ms in sorted(measured.items()) if rows >= 1 and _is_duration(ms)
+        }
+        if not usable:
+            return
+        usual = StepCosts()
+        first, last = min(usable), max(usable)
+        scale = usable[first] / usual._ratio(first)
+        shape = {1: 1.0} | {rows: ms / scale for rows, ms in usable.items()}
+        beyond = shape[last] / usual._ratio(last)
+        shape |= {rows: beyond * times for rows, times in PRIOR_SHAPE.items() if rows > last}
+        self._set(shape, scale)
+        self._is_measured = True
+
+    def record(self, num_rows: int, ms: float) -> None:
+        """Tell what one step of so many rows took. A pause of the machine counts as a slow step at most."""
+        if num_rows < 1 or not _is_duration(ms):
+            return
+        if not self._is_measured:
+            self._scale = ms / self._ratio(num_rows)
+            self._is_measured = True
+            return
+        times = ms / self.ms(num_rows)
+        share = _SCALE_SHARE if num_rows == 1 else _SCALE_SHARE_OF_MANY
+        self._scale *= 1 + share * (_clamped(times, _MOST_TIMES_SCALE) - 1)
+        if 1 < num_rows <= self._rows[-1]:
+            self._refine(num_rows, _clamped(ms / self.ms(num_rows), _MOST_TIMES_SHAPE))
+
+    def _set(self, shape: Mapping[int, float], scale: float) -> None:
+        self._rows = sorted(shape)
+        self._times = [shape[rows] for rows in self._rows]
+        self._scale = scale
+        self._level()
+
+    def _level(self) -> None:
+        # More rows never take less: noise in what was measured must not make them attractive.
+        self._rising = list(accumulate(self._times, max))
+
+    def _ratio(self, num_rows: int) -> float:
+        last = self._rows[-1]
+        if num_rows >= last:
+            return self._rising[-1] * num_rows / last
+        above = bisect_left(self._rows, num_rows)
+        if above == 0:
+            return self._rising[0]
+        weight = self._weight_above(num_rows, above)
+        return (1 - weight) * self._rising[above - 1] + weight * self._rising[above]
+
+    def _weight_above(self, num_rows: int, above: int) -> float:
+        below_rows, above_rows = self._rows[above - 1 : above + 1]
+        return (num_rows - below_rows) / (above_rows - below_rows)
+
+    def _refine(self, num_rows: int, times: float) -> None:
+        """Move the two measured points around `num_rows`, each as near as it is; one row stays 1."""
+        above = bisect_left(self._rows, num_rows)
+        weight = self._weight_above(num_rows, above)
+        for index, part in ((above, weight), (above - 1, 1 - weight)):
+            if index > 0:
+                self._times[index] *= 1 + _SHAPE_SHARE * part * (times - 1)
+        self._level()
+
+
+def _is_duration(ms: float) -> bool:
+    return math.isfinite(ms) and ms > 0.0
+
+
+def _clamped(times: float, most: float) -> float:
+    return min(max(times, 1 / most), most)
