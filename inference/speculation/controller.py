@@ -87,16 +87,6 @@ class Controller:
         self._try_again(offers, lengths)
         return lengths
 
-    def rate(self, offer: Offer) -> float:
-        """Tokens per millisecond of one sequence alone that takes as much of an offer as pays, or none."""
-        tokens, making_ms = 1.0, 0.0
-        best = tokens / self._costs.ms(1)
-        for count, candidate in enumerate(self._candidates([offer]), start=1):
-            tokens += candidate.survival
-            making_ms += candidate.making_ms
-            best = max(best, tokens / (self._costs.ms(1 + count) + making_ms))
-        return best
-
     def observe(self, source: str, num_drafted: int, num_accepted: int) -> None:
         """Tell how a guess compares with what came, whether it was used or not.
 
@@ -108,6 +98,22 @@ class Controller:
         self._acceptance(source).observe(num_drafted, num_accepted)
         if source in self._retries:
             self._retries[source].judge(is_right=num_accepted >= num_drafted)
+
+    def rate(self, offer: Offer) -> float:
+        """The most tokens per millisecond that one sequence alone may expect of a guess, of at least one token.
+
+        Compare it with one token in `plain_ms`, or with other offers for the same sequence.
+        """
+        tokens, best = 1.0, 0.0
+        making_ms = offer.begin_ms
+        for num_tokens, survival in enumerate(self._survival(offer), start=1):
+            tokens += survival
+            making_ms += offer.ms_per_token
+            best = max(best, tokens / (self._costs.ms(1 + num_tokens) + making_ms))
+        return best
+
+    def _survival(self, offer: Offer) -> list[float]:
+        return self._acceptance(offer.source).survival(offer.num_tokens)
 
     def _acceptance(self, source: str) -> Acceptance:
         if source not in self._acceptances:
@@ -135,7 +141,7 @@ class Controller:
             if offer is None:
                 continue
             making_ms = offer.begin_ms + offer.ms_per_token
-            for survival in self._acceptance(offer.source).survival(offer.num_tokens):
+            for survival in self._survival(offer):
                 candidates.append(_Candidate(survival, sequence, making_ms))
                 making_ms = offer.ms_per_token
         return sorted(candidates, key=lambda candidate: -candidate.survival)
