@@ -16,14 +16,13 @@ from inference.config import MAX_DRAFT_TOKENS
 from inference.speculation.base import Proposal
 
 _GRAM = 2  # tokens that are looked up; places are then compared further back
-_MAX_PLACES = (
-    64  # of one gram, the latest: what is looked at has a bound, however often a text repeats
-)
+_MAX_PLACES = 64  # of one gram, the latest: a bound, however often a text repeats itself
 _MAX_MATCH = 16  # tokens compared: a longer match is no surer
 _SURE_MATCH = 8  # from here on a copy is followed without looking for anything better
 _COPY_MATCH = 4  # from here on a match is a copy that may be taken up again nearby
 _NEAR_TOKENS = 24  # how far behind the place where it was left
 _NEAR_AGE = 16  # tokens since then
+_RESUME_AGE = 3  # so long it may be one word for another, behind which all goes on as before
 _NEAR_WORTH = 3  # so many tokens longer must a match elsewhere be
 
 RESUMED = "ngram resumed"
@@ -87,7 +86,7 @@ class NgramProposer:
         source = _name_of(self._length) if self._length >= _SURE_MATCH else self._look_up()
         if self._length:
             return Proposal(self._what_follows(self._next, wanted), source)
-        if self._is_just_left and self._left_at + 1 < len(self._token_ids):
+        if self._may_resume:
             return Proposal(self._what_follows(self._left_at + 1, wanted), RESUMED)
         return None
 
@@ -108,6 +107,10 @@ class NgramProposer:
     @property
     def _is_just_left(self) -> bool:
         return 0 < self._left_age <= _NEAR_AGE
+
+    @property
+    def _may_resume(self) -> bool:
+        return 0 < self._left_age <= _RESUME_AGE
 
     def _look_up(self) -> str:
         """Follow the best match there is, if any, and say of which kind it is."""

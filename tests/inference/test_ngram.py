@@ -159,10 +159,23 @@ def test_copy_that_was_left_for_long_is_given_up() -> None:
     text = list(range(100, 140))
     proposer = NgramProposer([*text, 1, *text[:10]])
     assert proposer.propose(1) == Proposal((110,), "ngram 9+")
-    proposer.extend(range(500, 516))
+    proposer.extend([500, 501, 502])
     assert proposer.propose(1) == Proposal((111,), "ngram resumed")
-    proposer.extend([516])
+    proposer.extend([503])
     assert proposer.propose(1) is None
+
+
+@pytest.mark.parametrize(
+    ("num_other", "expected"), [(15, Proposal((121,), "ngram near")), (16, None)]
+)
+def test_neighbourhood_of_a_copy_is_searched_for_a_while(
+    num_other: int, expected: Proposal | None
+) -> None:
+    text = list(range(100, 140))
+    proposer = NgramProposer([*text, 1, *text[:10]])
+    assert proposer.propose(1) == Proposal((110,), "ngram 9+")
+    proposer.extend([*range(500, 500 + num_other), 120])
+    assert proposer.propose(1) == expected
 
 
 def test_long_match_elsewhere_beats_the_neighbourhood_of_the_last_copy() -> None:
