@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
-from inference.config import EngineConfig, SamplingParams
+from inference.config import EngineConfig, GuessName, SamplingParams
 from inference.engine_loading import EngineParts, ProgressCallback, load_parts
+from inference.errors import EngineError
 from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
 from inference.model.memory import release_unused
 from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
+from inference.speculation.base import KeptMemory
 
 
 class Engine:
@@ -58,7 +60,15 @@ class Engine:
             ModelFileError: The file or folder cannot be used.
             NotEnoughMemoryError: It does not fit.
         """
-        return cls(load_parts(Path(path), config or EngineConfig(), on_progress))
+        config = config or EngineConfig()
+        engine = cls(load_parts(Path(path), config, on_progress))
+        if config.draft_model is not None and config.guess not in ("off", "ngram"):
+            try:
+                engine.use_draft(config.draft_model)
+            except EngineError:
+                engine.close()
+                raise
+        return engine
 
     @property
     def info(self) -> ModelInfo:
@@ -161,11 +171,13 @@ class Engine:
             Whether something still goes on, so that it is worth calling again soon.
         """
         is_draining = self._parts.scheduler.drain_loads()
-        return self._parts.memory.tend() or is_draining
+        goes_on = [memory.tend() for memory in self._memories]  # each, whatever the others say
+        return any(goes_on) or is_draining
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until what ended turns computed is on disk, or for so long; whether it is."""
-        return self._parts.memory.flush(timeout_s)
+        is_kept = [memory.flush(timeout_s) for memory in self._memories]  # each, in any case
+        return all(is_kept)
 
     def forget(self, conversation_id: str) -> int:
         """Remove from all tiers what only this chat used, also what other models kept of it on disk.
@@ -177,7 +189,7 @@ class Engine:
             Bytes freed.
         """
         self._requests.forget(conversation_id)
-        return self._parts.memory.forget(conversation_id)
+        return sum(memory.forget(conversation_id) for memory in self._memories)
 
     def clear_cache(self) -> int:
         """Remove all that is cached, of all chats and on all tiers; running requests go on.
@@ -185,11 +197,43 @@ class Engine:
         Returns:
             Bytes freed.
         """
-        return self._parts.memory.clear()
+        return sum(memory.clear() for memory in self._memories)
 
     def set_cache_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Change the budgets of RAM and disk, in bytes; 0 is off, None chooses."""
-        self._parts.memory.set_budgets(ram_bytes, disk_bytes)
+        for memory in self._memories:
+            memory.set_budgets(ram_bytes, disk_bytes)
+
+    def set_guess(self, guess: GuessName) -> None:
+        """Say who may guess ahead from the next step on; replies do not change by it."""
+        self._parts.speculator.set_guess(guess)
+
+    def use_draft(self, path: Path | str | None) -> ModelInfo | None:
+        """Take a draft model into use, in place of the one before; running replies go on.
+
+        Args:
+            path: As `load` takes it; None has none.
+
+        Returns:
+            What was loaded.
+
+        Raises:
+            InvalidRequestError: Its vocabulary is another, or it is not smaller. As with all other
+                errors of `load`, the draft model before stays.
+        """
+        from inference.speculation.draft_model import DraftModel
+
+        draft = None if path is None else DraftModel.load(Path(path), self._parts)
+        before = self._parts.speculator.use(draft)
+        if before is not None:
+            before.close()
+        return None if draft is None else draft.info
+
+    def find_drafts(self, paths: SequenceOf[str]) -> list[str]:
+        """Which of these models could guess for this one, as far as their files tell; smallest first."""
+        from inference.speculation.vocabulary_match import find_drafts
+
+        return find_drafts(self._parts.info.path, paths)
 
     def stats(self) -> EngineStats:
         """Count everything, as it is now."""
@@ -219,6 +263,7 @@ class Engine:
             disk_misses=misses,
             disk_problem=problem,
             graph_replays=parts.runner.num_replays,
+            guesses=parts.speculator.stats(),
         )
 
     def check_integrity(self) -> None:
@@ -246,7 +291,8 @@ class Engine:
         device = "cpu"
         if self._loaded is not None:
             device = self._loaded.device
-            self._loaded.memory.close()
+            for memory in self._memories:
+                memory.close()
         self._loaded = self._live = None
         self._held.clear()
         gc.collect()  # a model's modules refer to each other: without this the weights would stay
@@ -256,6 +302,11 @@ class Engine:
     def _parts(self) -> EngineParts:
         assert self._loaded is not None, "the engine is closed"
         return self._loaded
+
+    @property
+    def _memories(self) -> list[KeptMemory]:
+        draft = self._parts.speculator.draft
+        return [self._parts.memory] if draft is None else [self._parts.memory, draft]
 
     @property
     def _requests(self) -> LiveRequests:

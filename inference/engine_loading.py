@@ -34,6 +34,9 @@ from inference.model.kv_wish import KvWish
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
+from inference.speculation.calibration import measure_steps
+from inference.speculation.costs import StepCosts
+from inference.speculation.speculator import Speculator
 from inference.step_pace import StepPace, usual_step_tokens
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
@@ -57,7 +60,9 @@ class EngineParts:
         pace: How much that may be; None leaves it as configured.
         tokenizer: The model's.
         template: The model's; None if it is not made for chats.
+        speculator: Guesses ahead.
         vocab_size: Ids that may be given and sampled.
+        config: What the caller wanted.
         device: Where the logits are.
         info: For people.
     """
@@ -69,7 +74,9 @@ class EngineParts:
     pace: StepPace | None
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    speculator: Speculator
     vocab_size: int
+    config: EngineConfig
     device: str
     info: ModelInfo
 
@@ -149,9 +156,25 @@ def load_parts(
         pace=StepPace(most) if model.has_independent_rows else None,
         tokenizer=loaded.tokenizer,
         template=loaded.chat_template,
+        speculator=_make_speculator(config, runner, kv.manager, loaded.tokenizer),
         vocab_size=vocab_size,
+        config=config,
         device=device,
         info=info,
+    )
+
+
+def _make_speculator(
+    config: EngineConfig, runner: Runner, kv: KvCacheManager, tokenizer: Tokenizer
+) -> Speculator:
+    costs = StepCosts()
+    if config.guess != "off":
+        costs.calibrate(measure_steps(runner, kv))
+    return Speculator(
+        costs,
+        guess=config.guess,
+        draft_tokens=config.draft_tokens,
+        stop_ids=tokenizer.eos_ids,
     )
 
 

@@ -8,11 +8,13 @@ end      the last output; what was computed is handed to the chat's memory
 
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from inference.engine_loading import EngineParts
@@ -129,6 +131,8 @@ class LiveRequests:
         began = self._clock()
         if parts.pace is not None:
             parts.scheduler.token_budget = parts.pace.budget
+        self._guess()
+        planned = time.perf_counter()
         chunks = parts.scheduler.schedule()
         if not chunks:
             if parts.scheduler.is_only_loading:
@@ -142,16 +146,20 @@ class LiveRequests:
         except (RuntimeError, MemoryError) as error:
             return self._fail(chunks, error)
         parts.scheduler.commit(chunks)
+        num_rows = sum(chunk.num_rows for chunk in chunks)
         if parts.pace is not None:
-            num_tokens = sum(chunk.num_tokens for chunk in chunks)
-            parts.pace.record(num_tokens, self._clock() - began)
-        rows = iter(logits[:, : parts.vocab_size])
-        return [
-            self._sample(chunk, next(rows), began)
+            parts.pace.record(num_rows, self._clock() - began)
+        plain_ms = parts.speculator.plain_ms(sum(chunk.needs_logits for chunk in chunks))
+        rows = iter(torch.split(logits[:, : parts.vocab_size], _logit_rows(chunks)))
+        outputs = [
+            self._sample(chunk, next(rows), began, plain_ms)
             if chunk.needs_logits
             else self._live[chunk.sequence.request_id].reply.prefilled(began, self._clock())
             for chunk in chunks
         ]
+        if all(chunk.num_tokens == 1 for chunk in chunks):
+            parts.speculator.timed(num_rows, (time.perf_counter() - planned) * 1000)
+        return outputs
 
     def end(
         self,
@@ -197,17 +205,33 @@ class LiveRequests:
             other_trails=partial(self._parts.memory.trails_elsewhere, live.request.conversation_id),
         )
 
-    def _sample(self, chunk: ScheduledChunk, logits: Tensor, began: float) -> StepOutput:
-        request_id = chunk.sequence.request_id
+    def _guess(self) -> None:
+        """Let those that decode have guesses for the step to come."""
+        self._parts.speculator.plan(
+            [
+                (sequence, self._live[sequence.request_id].reply.num_left - 1)
+                for sequence in self._parts.scheduler.running
+                if sequence.num_pending == 1
+            ]
+        )
+
+    def _sample(
+        self, chunk: ScheduledChunk, logits: Tensor, began: float, plain_ms: float
+    ) -> StepOutput:
+        request_id, draft = chunk.sequence.request_id, chunk.draft
         try:
-            output = self._live[request_id].reply.sample(logits, began, self._clock)
+            output = self._live[request_id].reply.sample(
+                logits, began, self._clock, draft=draft, plain_ms=plain_ms
+            )
         except ComputeError as error:
             return self.end(request_id, "error", error=error, keep=False)
         except (RuntimeError, MemoryError) as error:
             # A GPU computes later than it is told to: what fails in a step shows when it is waited for.
             logger.error("a token could not be sampled", exc_info=error)
             return self.end(request_id, "error", error=failure_of(error), keep=False)
-        self.totals.completion_tokens += 1
+        self.totals.completion_tokens += len(output.token_ids)
+        self._parts.scheduler.accept(chunk.sequence)
+        self._parts.speculator.verified(chunk.sequence, draft, output.token_ids)
         if output.finish_reason is not None:
             self._drop(request_id)
         return output
@@ -227,6 +251,8 @@ class LiveRequests:
         is_forgotten = request_id in self._forgotten
         if keep and not is_forgotten and sequence in parts.scheduler.running:
             parts.memory.keep(sequence, on_disk=live.request.keep_on_disk)
+        on_disk = live.request.keep_on_disk
+        parts.speculator.end(sequence, keep=keep and not is_forgotten, on_disk=on_disk)
         parts.scheduler.remove(request_id, is_sound=keep)
         if is_forgotten:
             self._forgotten.remove(request_id)
@@ -242,5 +268,15 @@ class LiveRequests:
 
 def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
     sequence, end = chunk.sequence, chunk.start + chunk.num_tokens
-    token_ids = sequence.token_ids[chunk.start : end]
-    return Chunk(token_ids, chunk.start, sequence.block_table, chunk.needs_logits)
+    return Chunk(
+        [*sequence.token_ids[chunk.start : end], *chunk.draft],
+        chunk.start,
+        sequence.block_table,
+        chunk.needs_logits,
+        needs_all_logits=bool(chunk.draft),
+    )
+
+
+def _logit_rows(chunks: list[ScheduledChunk]) -> list[int]:
+    """How many rows of logits each chunk that wants some has; a draft follows a single token."""
+    return [1 + len(chunk.draft) for chunk in chunks if chunk.needs_logits]

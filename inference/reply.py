@@ -7,7 +7,9 @@ It knows nothing of blocks and steps; the scheduler's `Sequence` has the tokens 
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from itertools import zip_longest
 
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from inference.metrics import RequestMetrics, ReuseStop
 from inference.request import FinishReason, PromptPart, StepOutput
 from inference.sampling import Sampler
 from inference.sequence import Sequence
+from inference.speculation.base import GuessCount
 from inference.text.detokenizer import StreamDetokenizer
 from inference.text.emoji import EmojiFilter
 from inference.text.stop_strings import StopStringFilter
@@ -62,10 +65,16 @@ class Reply:
         self._prompt_parts = prompt_parts
         self._shown: list[str] = []
         self._num_sampled = 0
+        self._guesses = GuessCount()
         self._prefill_s = 0.0
         self._began: float | None = None
         self._first_token: float | None = None
         self._last_token: float | None = None
+
+    @property
+    def num_left(self) -> int:
+        """Most tokens that are still to come."""
+        return self._max_tokens - self._num_sampled
 
     def begin(self, now: float) -> bool:
         """Note that a step which runs it begins; the first one ends its time in the queue.
@@ -84,27 +93,56 @@ class Reply:
             self._prefill_s += now - began
         return self._output(now)
 
-    def sample(self, logits: Tensor, began: float, clock: Callable[[], float]) -> StepOutput:
-        """Choose the next token and say what it adds.
+    def sample(
+        self,
+        logits: Tensor,
+        began: float,
+        clock: Callable[[], float],
+        *,
+        draft: SequenceOf[int] = (),
+        plain_ms: float = 0.0,
+    ) -> StepOutput:
+        """Choose the next tokens and say what they add: one, and one more for each right guess before it.
+
+        Each token is drawn from the model's own distribution, as it would be without guesses, with one
+        random number each. A guess only says which row of logits is that of the token after it: a row
+        after a wrong guess is never looked at, nor is what follows the reply's end.
 
         Args:
-            logits: (V,), float32.
+            logits: Those after the last token of the sequence, and after each guess,
+                (1 + len(draft), V), float32.
             began: When the step began.
-            clock: Tells when the token is there.
+            clock: Tells when the tokens are there.
+            draft: The guesses that were computed.
+            plain_ms: What the step would have taken without guesses, of any sequence.
 
         Raises:
             ComputeError: The logits are not numbers.
+
+        Source: sample-and-match is speculative sampling (Leviathan et al. 2023, "Fast Inference from
+            Transformers via Speculative Decoding", algorithm 1) for a draft without chance.
         """
-        token_id = self._sampler.sample(logits)
+        texts: list[str] = []
+        token_ids: list[int] = []
+        reason: FinishReason | None = None
+        for row, guess in zip_longest(logits, draft):
+            token_id = self._sampler.sample(row)
+            self.sequence.append(token_id)
+            token_ids.append(token_id)
+            text, reason = self._read(token_id, self._num_sampled + len(token_ids))
+            texts.append(text)
+            if token_id == guess:
+                self._guesses.num_accepted += 1
+            if token_id != guess or reason is not None:
+                break
         now = clock()
-        self.sequence.append(token_id)
-        self._num_sampled += 1
         if self._first_token is None:
             self._first_token = now
             self._prefill_s += now - began
         self._last_token = now
-        text, reason = self._read(token_id)
-        return self._output(now, text=text, reason=reason, token_ids=(token_id,))
+        self._num_sampled += len(token_ids)
+        self._guesses.note_step(len(draft), plain_ms * len(token_ids))
+        return self._output(now, text="".join(texts), reason=reason, token_ids=tuple(token_ids))
 
     def end(
         self, reason: FinishReason, now: float, *, error: EngineError | None = None
@@ -131,16 +169,20 @@ class Reply:
             reused_disk_tokens=self.sequence.num_reused_disk,
             reuse_stop_message=self.reuse_stop[1],
             restore_ms=self.sequence.restore_s * 1000,
+            drafted_tokens=self._guesses.num_drafted,
+            accepted_tokens=self._guesses.num_accepted,
+            verify_steps=self._guesses.num_steps,
+            plain_token_ms=self._guesses.plain_token_ms(self._num_sampled),
         )
 
-    def _read(self, token_id: int) -> tuple[str, FinishReason | None]:
+    def _read(self, token_id: int, num_sampled: int) -> tuple[str, FinishReason | None]:
         """The text that a token makes safe to show, and whether the reply ends with it."""
         if token_id in self._tokenizer.eos_ids:
             return self._rest(self._detokenizer.finish()), "stop"
         text, is_hit = self._stop_strings.push(self._emoji.push(self._detokenizer.push(token_id)))
         if is_hit:
             return text, "stop"
-        if self._num_sampled >= self._max_tokens:
+        if num_sampled >= self._max_tokens:
             # The model had more to say, so half a character at the end is not shown.
             return text + self._rest(), "length"
         return text, None

@@ -9,6 +9,10 @@ one token each; then those in the middle of a prompt; then new ones, first come,
                    └──────┬──────┘   └ the last one sampled is still to be computed
       num_computed        9           so this one decodes: 1 token is pending
 
+A decoding sequence may have a *draft*, guessed tokens that are computed behind its last one if budget and
+blocks are left for them: nobody is put back for a guess. What of it becomes part of the reply is noted by
+`accept`; values of the rest lie behind `num_computed`, where the next step writes over them.
+
 If blocks run out, the youngest running sequence gives all of its own back and waits at the head of
 the queue. It keeps its tokens and is attached again, mostly to cached blocks or to what was put
 aside in RAM. The oldest is never put back, so it always goes on, and each of the others becomes the
@@ -44,7 +48,8 @@ class Scheduler:
     """Queues of sequences, and the choice of what each step computes.
 
     A step is `schedule()`, the computation, `commit()` with the same chunks, and `append()` of one
-    token to each sequence whose chunk needed logits, or its `remove()`.
+    token to each sequence whose chunk needed logits, or its `remove()`. With a draft, several tokens are
+    appended, and `accept()` follows.
 
     Attributes:
         token_budget: Most tokens of one step; may be changed between steps.
@@ -157,9 +162,9 @@ class Scheduler:
         step = StepPlan(self.token_budget)
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
-        for sequence in decoding + prefilling:
-            if step.budget > 0 and sequence.request_id in self._running:
-                self._continue(sequence, step)
+        self._continue_each(decoding, step)
+        self._add_drafts(decoding, step)
+        self._continue_each(prefilling, step)
         self._admit(step)
         self._is_stuck = not step.chunks
         return list(step.chunks.values())
@@ -167,18 +172,14 @@ class Scheduler:
     def commit(self, chunks: list[ScheduledChunk]) -> None:
         """Note that chunks are computed; full blocks can be found from now on.
 
-        Chunks of sequences that were removed meanwhile are passed over.
+        Chunks of sequences that were removed meanwhile are passed over. Drafts are not part of it.
         """
         for chunk in chunks:
-            sequence = chunk.sequence
-            if self._running.get(sequence.request_id) is sequence:
-                sequence.num_computed = chunk.start + chunk.num_tokens
-                self._kv.publish(
-                    sequence.block_table,
-                    sequence.token_ids,
-                    sequence.num_computed,
-                    sequence.conversation_id,
-                )
+            self._note_computed(chunk.sequence, chunk.start + chunk.num_tokens)
+
+    def accept(self, sequence: Sequence) -> None:
+        """Note that of a draft all was computed that is part of the sequence now, but its last token."""
+        self._note_computed(sequence, len(sequence.token_ids) - 1)
 
     def drain_loads(self) -> bool:
         """Release blocks of removed sequences whose loads have ended; whether others have not."""
@@ -222,6 +223,26 @@ class Scheduler:
             self._kv.distrust(table)
         self._kv.release(table)
 
+    def _note_computed(self, sequence: Sequence, num_computed: int) -> None:
+        if self._running.get(sequence.request_id) is sequence:
+            sequence.num_computed = num_computed
+            self._kv.publish(
+                sequence.block_table, sequence.token_ids, num_computed, sequence.conversation_id
+            )
+
+    def _continue_each(self, sequences: list[Sequence], step: StepPlan) -> None:
+        for sequence in sequences:
+            if step.budget > 0 and sequence.request_id in self._running:
+                self._continue(sequence, step)
+
+    def _add_drafts(self, decoding: list[Sequence], step: StepPlan) -> None:
+        for sequence in decoding:
+            draft, sequence.draft = sequence.draft[: step.budget], ()
+            if not draft or sequence.request_id not in step.chunks:
+                continue
+            if self._kv.grow(sequence.block_table, len(sequence.token_ids) + len(draft)):
+                step.add_draft(sequence, draft)
+
     def _continue(self, sequence: Sequence, step: StepPlan) -> None:
         num_tokens = min(sequence.num_pending, step.budget)
         while not self._kv.grow(sequence.block_table, sequence.num_computed + num_tokens):
@@ -256,7 +277,7 @@ class Scheduler:
         # that they know of by now, or there would be no budget left. And who was put back in this
         # step is not admitted in it: it gave fewer blocks than it wants, since another took some.
         # Alone, anything that add() let in does fit.
-        if self._kv.num_available == 0:
+        if self._kv.num_available == 0 or self._is_being_computed(sequence):
             return False
         hit = self._kv.attach(sequence.token_ids, sequence.conversation_id)
         if hit is None:
@@ -279,6 +300,11 @@ class Scheduler:
         self._grow_for_prompt(sequence, sequence.num_computed + num_tokens)
         step.add(sequence, num_tokens)
         return True
+
+    def _is_being_computed(self, sequence: Sequence) -> bool:
+        # Of several replies to one question the first computes the prompt, and the others share its blocks.
+        running, size = self._running.values(), self._kv.block_size
+        return any(other.will_compute_for(sequence, size) for other in running)
 
     def _grow_for_prompt(self, sequence: Sequence, num_tokens: int) -> None:
         has_grown = self._kv.grow(sequence.block_table, num_tokens)

@@ -1,6 +1,6 @@
 """One request's tokens, and runs of them to compute in a step. Pure Python; owned by the scheduler."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference.kv_cache.prefix_search import ChainEnd
 from inference.request import RequestId
@@ -20,6 +20,8 @@ class Sequence:
         num_prompt_tokens: How many of `token_ids` are the prompt.
         num_computed: How many of them have values in the blocks of `block_table`.
         block_table: Ids of its blocks in order.
+        draft: Guessed tokens that may follow `token_ids`, to be verified in the next step; no part of the
+            history.
         num_reused: Prompt tokens that need not be computed.
         num_reused_ram, num_reused_disk: Of these, brought back from there.
         num_lost: Prompt tokens that were to be reused, and whose load failed.
@@ -35,6 +37,7 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
     num_computed: int = field(init=False, default=0)
     block_table: list[int] = field(init=False, default_factory=list)
+    draft: tuple[int, ...] = field(init=False, default=())
     num_reused: int = field(init=False, default=0)
     num_reused_ram: int = field(init=False, default=0)
     num_reused_disk: int = field(init=False, default=0)
@@ -53,6 +56,13 @@ class Sequence:
         """Tokens that are known and not computed."""
         return len(self.token_ids) - self.num_computed
 
+    def will_compute_for(self, other: "Sequence", block_size: int) -> bool:
+        """Whether the next block that this one computes of its prompt is one that another begins with."""
+        end = (self.num_computed // block_size + 1) * block_size
+        if self.num_pending == 1 or end >= min(len(self.token_ids), len(other.token_ids)):
+            return False  # at least one token is left to compute in any case
+        return self.token_ids[:end] == other.token_ids[:end]
+
     def append(self, token_id: int) -> None:
         """Add a sampled token, to be computed in the next step."""
         self.token_ids.append(token_id)
@@ -67,12 +77,19 @@ class ScheduledChunk:
         start: Index of the first token; everything before it is computed.
         num_tokens: At least 1.
         needs_logits: Whether these are the last tokens known, so that the next one is sampled.
+        draft: Guessed tokens after them, computed too: the logits after each of all these are needed then.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     needs_logits: bool
+    draft: tuple[int, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens to compute, guessed ones included."""
+        return self.num_tokens + len(self.draft)
 
 
 class StepPlan:
@@ -97,8 +114,14 @@ class StepPlan:
         self.chunks[sequence.request_id] = ScheduledChunk(sequence, start, num_tokens, is_last)
         self.budget -= num_tokens
 
+    def add_draft(self, sequence: Sequence, draft: tuple[int, ...]) -> None:
+        """Choose guessed tokens as well, of a sequence whose last token was chosen."""
+        chunk = self.chunks[sequence.request_id]
+        self.chunks[sequence.request_id] = replace(chunk, draft=draft)
+        self.budget -= len(draft)
+
     def drop(self, sequence: Sequence) -> None:
         """Take back what was chosen of a sequence."""
         chunk = self.chunks.pop(sequence.request_id, None)
         if chunk is not None:
-            self.budget += chunk.num_tokens
+            self.budget += chunk.num_tokens + len(chunk.draft)

@@ -1,6 +1,11 @@
-"""What a proposer gives, and how much of it there may be. Pure Python; any thread."""
+"""What proposers give and what is needed of them, and counting what came of it. Pure Python."""
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import Protocol
+
+from inference.metrics import ModelInfo
+from inference.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +20,84 @@ class Proposal:
 
     token_ids: tuple[int, ...]
     source: str
+
+
+@dataclass(slots=True)
+class GuessCount:
+    """What guessing did for one reply.
+
+    Attributes:
+        num_drafted: Tokens guessed and verified.
+        num_accepted: Of these, part of the reply.
+        num_steps: Steps that verified some.
+        plain_ms: What the reply's tokens would have taken without.
+    """
+
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_steps: int = 0
+    plain_ms: float = 0.0
+
+    def note_step(self, num_drafted: int, plain_ms: float) -> None:
+        """Count a step that verified so many guesses, perhaps none."""
+        self.num_drafted += num_drafted
+        self.num_steps += num_drafted > 0
+        self.plain_ms += plain_ms
+
+    def plain_token_ms(self, num_tokens: int) -> float | None:
+        """What each of the reply's tokens would have taken; None if nothing was guessed."""
+        return self.plain_ms / num_tokens if self.num_drafted and self.plain_ms > 0 else None
+
+
+class KeptMemory(Protocol):
+    """Keys and values that outlive replies; see `ChatMemory`."""
+
+    def tend(self) -> bool:
+        """Look after transfers; whether some go on."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is on disk, or for so long; whether it is."""
+
+    def forget(self, conversation_id: str) -> int:
+        """Remove what only this chat used; bytes freed."""
+
+    def clear(self) -> int:
+        """Remove everything; bytes freed."""
+
+    def set_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        """Change the budgets of RAM and disk."""
+
+    def close(self) -> None:
+        """Finish, and give all memory back."""
+
+
+class Draft(KeptMemory, Protocol):
+    """A second model that guesses; see `DraftModel`."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was loaded."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of weights, keys and values."""
+
+    @property
+    def token_ms(self) -> float | None:
+        """What a guessed token takes; None until known."""
+
+    @property
+    def read_ms_per_token(self) -> float | None:
+        """What a token takes that it has to read; None until known."""
+
+    def begin(self, sequence: Sequence) -> None:
+        """Guess for this sequence from now on."""
+
+    def lag(self, sequence: Sequence) -> int:
+        """Tokens that it would have to read before it can guess."""
+
+    def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
+        """Guess at most so many tokens for each; none while it reads."""
+
+    def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
+        """The sequence has ended; keep what was computed of it."""

@@ -80,7 +80,8 @@ class ScriptedRunner:
 
 def scripted_engine(text: str | bytes, **config: object) -> tuple[Engine, ScriptedRunner]:
     """An engine whose model says exactly this text, one byte per token, then ends."""
-    parts = make_parts(make_loaded(eos_ids=[EOS_ID]), **config)
+    # Its runner gives the next token only, whatever is guessed.
+    parts = make_parts(make_loaded(eos_ids=[EOS_ID]), guess="off", **config)
     script = [id_of(byte) for byte in (text.encode() if isinstance(text, str) else text)]
     runner = ScriptedRunner(parts.runner, [*script, EOS_ID])
     parts.runner = runner  # type: ignore[assignment]  # the seam for fakes

@@ -1,0 +1,206 @@
+"""Guesses ahead for all running replies of an engine: who guesses, how much, and what came of it.
+
+    plan      before a step: each decoding sequence gets a draft, as long as it pays; mostly none
+    verified  after it, per reply: what the model itself chose
+    timed     after it: how long so many rows took, which decides the next drafts
+
+Nothing here can change a reply: a draft only says which rows are computed beside the one that must be.
+Engine thread only.
+"""
+
+from collections.abc import Collection
+from collections.abc import Sequence as SequenceOf
+
+from inference.config import MAX_DRAFT_TOKENS, GuessName
+from inference.metrics import GuessStats
+from inference.request import RequestId
+from inference.sequence import Sequence
+from inference.speculation.base import Draft, Proposal
+from inference.speculation.controller import Controller, Offer
+from inference.speculation.costs import StepCosts
+from inference.speculation.history import History
+
+DRAFT = "draft"
+
+
+FREE_LAG = 16
+"""Tokens that a draft model reads beside its first guess, at little cost."""
+
+TRY_SHARE = 0.02
+"""Of the time of a reply, what a draft model may take to read what it lacks before it is known to pay."""
+
+
+class Speculator:
+    """All that guesses for one engine.
+
+    Attributes:
+        draft: The second model; None without one.
+    """
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        *,
+        guess: GuessName = "auto",
+        draft_tokens: int | None = None,
+        stop_ids: Collection[int] = (),
+    ) -> None:
+        """Begin without a draft model.
+
+        Args:
+            costs: What steps take.
+            guess: Who may guess.
+            draft_tokens: Guess so many each time; None chooses.
+            stop_ids: End-of-turn ids: after one nothing is guessed.
+        """
+        self.draft: Draft | None = None
+        self._costs = costs
+        self._guess = guess
+        self._is_fixed = draft_tokens is not None
+        self._controller = Controller(costs, fixed=draft_tokens)
+        self._stop_ids = frozenset(stop_ids)
+        self._histories: dict[RequestId, History] = {}
+        self._credit_ms: dict[RequestId, float] = {}
+        self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # for guesses of the draft model
+        self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
+
+    # ------------------------------------------------------------------ who guesses
+
+    def set_guess(self, guess: GuessName) -> None:
+        """Say who may guess from the next step on."""
+        self._guess = guess
+
+    def use(self, draft: Draft | None) -> Draft | None:
+        """Take another draft model; the one before, which nobody uses any more."""
+        before, self.draft = self.draft, draft
+        self._credit_ms.clear()
+        return before
+
+    def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
+        """A reply has ended; the arguments are those of `Draft.end`."""
+        self._histories.pop(sequence.request_id, None)
+        if self._credit_ms.pop(sequence.request_id, None) is not None and self.draft is not None:
+            self.draft.end(sequence, keep=keep, on_disk=on_disk)
+
+    # ------------------------------------------------------------------ a step
+
+    def plan(self, decoding: SequenceOf[tuple[Sequence, int]]) -> None:
+        """Give sequences their drafts for the step to come.
+
+        Args:
+            decoding: Those with one token pending, and the most tokens that may be guessed for each.
+        """
+        for sequence, _ in decoding:
+            sequence.draft = ()
+        if self._guess == "off" or not decoding:
+            return
+        self._asked.clear()
+        texts = [self._propose(sequence, room) for sequence, room in decoding]
+        offers = [
+            self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS))
+            for (sequence, room), text in zip(decoding, texts, strict=True)
+        ]
+        lengths = self._controller.choose(offers)
+        for (sequence, _), text, offer, length in zip(
+            decoding, texts, offers, lengths, strict=True
+        ):
+            if offer is not None and offer.source == DRAFT:
+                self._asked[sequence.request_id] = (sequence, length)
+            elif text is not None:
+                sequence.draft = text.token_ids[:length]
+        self._ask_draft()
+
+    def verified(
+        self, sequence: Sequence, draft: SequenceOf[int], emitted: SequenceOf[int]
+    ) -> None:
+        """Tell what a step brought one reply.
+
+        Args:
+            sequence: Its tokens, the new ones included.
+            draft: What was guessed and computed, perhaps nothing.
+            emitted: What the model chose.
+        """
+        history = self._histories.get(sequence.request_id)
+        if history is not None:
+            history.compare(emitted, self._controller.observe)
+        if not draft:
+            return
+        right = [guess == chosen for guess, chosen in zip(draft, emitted, strict=False)]
+        for count, is_right in zip(self._by_position, right, strict=False):
+            count[0] += 1
+            count[1] += is_right
+        if sequence.request_id in self._asked:
+            self._controller.observe(DRAFT, len(right), sum(right))
+
+    def timed(self, num_rows: int, ms: float) -> None:
+        """Tell how long a step took that only decoded, with so many rows, guesses included."""
+        self._costs.record(num_rows, ms)
+
+    # ------------------------------------------------------------------ numbers
+
+    def plain_ms(self, num_sequences: int) -> float:
+        """What a step takes that decodes so many sequences and guesses nothing."""
+        return self._costs.ms(max(1, num_sequences))
+
+    def stats(self) -> GuessStats:
+        """What came of it so far."""
+        draft = self.draft
+        return GuessStats(
+            is_paying=self._controller.is_paying,
+            by_position=tuple(
+                (verified, right) for verified, right in self._by_position if verified
+            ),
+            draft_model="" if draft is None else draft.info.name,
+            draft_bytes=0 if draft is None else draft.memory_bytes,
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _propose(self, sequence: Sequence, room: int) -> Proposal | None:
+        if self._guess == "draft" or room < 1:
+            return None
+        history = self._histories.get(sequence.request_id)
+        if history is None:
+            history = History(sequence.token_ids, self._stop_ids)
+            self._histories[sequence.request_id] = history
+        return history.propose(sequence.token_ids, min(room, MAX_DRAFT_TOKENS))
+
+    def _best_offer(self, sequence: Sequence, text: Proposal | None, room: int) -> Offer | None:
+        offers = []
+        if text is not None:
+            offers.append(Offer(text.source, len(text.token_ids)))
+        if self.draft is not None and self._guess != "ngram" and room > 0:
+            offer = Offer(DRAFT, room, ms_per_token=self.draft.token_ms or 0.0)
+            if self._has_read(self.draft, sequence, offer):
+                offers.append(offer)
+        return max(offers, key=self._controller.rate, default=None)
+
+    def _has_read(self, draft: Draft, sequence: Sequence, offer: Offer) -> bool:
+        """Whether the draft model knows the sequence well enough to guess; if not, it may read on.
+
+        It may read for as long as it would have saved so far: so it never costs more than twice of what
+        could be known.
+        """
+        request_id = sequence.request_id
+        if request_id not in self._credit_ms:
+            draft.begin(sequence)
+            self._credit_ms[request_id] = 0.0
+        lag = draft.lag(sequence)
+        if lag <= FREE_LAG:
+            return True
+        plain_ms = self._costs.plain_ms
+        gain = self._controller.rate(offer) * plain_ms - 1.0
+        self._credit_ms[request_id] += plain_ms * (TRY_SHARE + max(0.0, gain))
+        read_ms = draft.read_ms_per_token or plain_ms / 8
+        is_ordered = self._is_fixed or self._guess == DRAFT
+        if is_ordered or self._credit_ms[request_id] >= lag * read_ms:
+            self._asked[request_id] = (sequence, 1)
+        return False
+
+    def _ask_draft(self) -> None:
+        wanted = [(sequence, length) for sequence, length in self._asked.values() if length]
+        if not wanted or self.draft is None:
+            return
+        for (sequence, _), draft in zip(wanted, self.draft.propose(wanted), strict=True):
+            if not sequence.draft:
+                sequence.draft = draft
