@@ -8,7 +8,8 @@ import pytest
 from inference.config import KvSchemeName, SamplingParams
 from inference.engine import Engine
 from inference.request import GenerateRequest
-from tests.inference.planned_guesses import Guesser, oracle, plan_guesses, wrong
+from inference.sequence import Sequence
+from tests.inference.planned_guesses import Guesser, PlannedSpeculator, oracle, plan_guesses, wrong
 from tests.inference.tiny_engine import (
     make_engine,
     make_loaded,
@@ -35,7 +36,7 @@ def request(chat: str = "a", prompt: tuple[int, ...] = PROMPT, **params: object)
 def plain_ids(
     family: str = "llama", *, asked: GenerateRequest | None = None, **config: object
 ) -> list[int]:
-    engine = make_engine(make_loaded(family), guess="off", **config)
+    engine = Engine(make_parts(make_loaded(family), guess="off", **config))
     ids = answer(engine, asked or request())
     engine.close()
     return ids
@@ -49,7 +50,7 @@ def answer(engine: Engine, asked: GenerateRequest) -> list[int]:
     return sampled_ids(outputs)
 
 
-def guessing(family: str, guess: Guesser, **config: object):
+def guessing(family: str, guess: Guesser, **config: object) -> tuple[Engine, PlannedSpeculator]:
     return plan_guesses(make_parts(make_loaded(family), guess="off", **config), guess)
 
 
@@ -93,14 +94,16 @@ def test_adversary_on_every_block_border_changes_nothing(num_tokens):
 
 @pytest.mark.parametrize("scheme", ["fp16", "int8", "int4"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
-def test_any_guesses_in_two_chats_leave_what_a_cold_run_computes(family, scheme: KvSchemeName):
+def test_any_guesses_in_two_chats_leave_what_a_cold_run_computes(
+    family: str, scheme: KvSchemeName
+) -> None:
     loaded = make_loaded(family)
     known = plain_ids(family, kv_scheme=scheme)
     chance = random.Random(5)
 
-    def guess(sequence, room):
+    def guess(sequence: Sequence, room: int) -> list[int]:
         length, right = chance.randint(0, 16), chance.randint(0, 16)
-        return wrong(known, length, first_wrong=right)(sequence, room)
+        return list(wrong(known, length, first_wrong=right)(sequence, room))
 
     engine, planned = plan_guesses(make_parts(loaded, guess="off", kv_scheme=scheme), guess)
     first, second = engine.add_request(request("a")), engine.add_request(request("b"))
@@ -120,11 +123,11 @@ def test_any_guesses_in_two_chats_leave_what_a_cold_run_computes(family, scheme:
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)
 def test_same_seed_gives_the_same_text_with_penalties(num_tokens):
-    params = {
+    params: dict[str, object] = {
         "temperature": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.02, "seed": 11,
         "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2,
     }  # fmt: skip
-    asked = request(**params)
+    asked = request("a", PROMPT, **params)
     known = plain_ids(asked=asked)
     engine, planned = guessing("llama", wrong(known, num_tokens, first_wrong=num_tokens - 1))
 
