@@ -1,0 +1,114 @@
+"""Loads a draft model beside its target. Engine thread only."""
+
+import gc
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from inference.config import DeviceName, EngineConfig
+from inference.engine_loading import EngineParts, ProgressCallback, load_parts
+from inference.errors import InvalidRequestError
+from inference.model.loader import LoadedModel, load_model
+from inference.model.memory import release_unused
+from inference.speculation.vocabulary_match import vocabulary_difference
+
+MAX_KV_BYTES = 512 * 2**20
+"""Keys and values of a few chats; of those that gave way, the rows are on disk or read again."""
+
+_MIN_KV_BYTES = 2**20
+
+
+def load_draft_parts(
+    path: Path,
+    target: EngineParts,
+    on_progress: ProgressCallback | None = None,
+    *,
+    load: Callable[..., LoadedModel] = load_model,
+) -> EngineParts:
+    """Load a model that can guess for a target. If it cannot, nothing of it stays in memory.
+
+    Args:
+        path: A GGUF file or a folder of safetensors.
+        target: The parts of the model to guess for.
+        on_progress: Told how far it has come, on this thread.
+        load: Reads the weights; tests give models of their own.
+
+    Raises:
+        InvalidRequestError: Its vocabulary is another, or it is larger than the target.
+        ModelFileError: The file or folder is at fault, or of a kind that cannot be run.
+        NotEnoughMemoryError: It does not fit beside the target.
+    """
+
+    def load_checked(path: Path, **options: object) -> LoadedModel:
+        loaded = load(path, **options)
+        _check(loaded, target)
+        return loaded
+
+    num_threads = torch.get_num_threads()
+    try:
+        return load_parts(path, _config_beside(target), on_progress, load=load_checked)
+    except BaseException as error:
+        _drop_locals(error)
+        gc.collect()  # a model's modules refer to each other
+        release_unused(target.device)
+        raise
+    finally:
+        torch.set_num_threads(
+            num_threads
+        )  # as the target has it; the draft model's runner sets its own
+
+
+def _drop_locals(error: BaseException) -> None:
+    """Let go of what the frames of an error hold: the weights, as far as they were read."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+
+
+def _config_beside(target: EngineParts) -> EngineConfig:
+    """How to run a draft model: where the target runs, with little memory, computed as is best for it."""
+    kv = target.runner.kv
+    _, _, disk = target.memory.tiers()  # the budget may be another than at the start
+    kv_bytes = min(kv.num_blocks * kv.block_bytes, MAX_KV_BYTES)
+    return replace(
+        target.config,
+        device=cast(DeviceName, target.device),
+        num_threads=target.info.num_threads,
+        context_tokens=target.info.context_tokens,
+        kv_scheme="auto",
+        kv_cache_bytes=max(kv_bytes, _MIN_KV_BYTES),
+        ram_cache_bytes=0,
+        disk_cache_bytes=disk.budget_bytes,
+        backend="auto",
+        attention_backend="auto",
+        guess="off",
+        draft_model=None,
+        draft_tokens=None,
+    )
+
+
+def _check(loaded: LoadedModel, target: EngineParts) -> None:
+    reason = vocabulary_difference(target.tokenizer, loaded.tokenizer)
+    if not reason and loaded.num_parameters > target.info.num_parameters:
+        reason = (
+            f"It has {loaded.num_parameters:,} weights, more than the "
+            f"{target.info.num_parameters:,} of the model that it should guess for."
+        )
+    if not reason and loaded.weights_bytes > target.info.weights_bytes:
+        reason = (
+            f"Its weights take {_megabytes(loaded.weights_bytes)}, more than the "
+            f"{_megabytes(target.info.weights_bytes)} of the model that it should guess for."
+        )
+    if reason:
+        raise InvalidRequestError(
+            "draft_model", reason, hint="Choose a smaller model of the same family."
+        )
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"
