@@ -17,6 +17,7 @@ from types import TracebackType
 import psutil
 
 from app.asked_chat import AskedChat
+from app.asked_guesses import asked_draft, use_set_draft
 from app.asked_reply import REPLY_ID, AskedReply
 from app.chat_prompt import chat_prompt
 from app.cli import (
@@ -89,6 +90,7 @@ def answer(
         params = sampling_from(options, chat.settings.sampling or settings.sampling)
         engine = _open(opener, model, settings, _kv_dir(options, paths), options)
         cleanup.callback(engine.close)
+        use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
         history = chat.say(question, system_prompt=options.system)
         info = engine.info
@@ -165,14 +167,17 @@ def _open(
             num_threads=options.threads,
             backend=options.backend,
             weights=options.weights,
+            guess=options.guess,
+            draft_model=asked_draft(options, model, settings),
+            draft_tokens=options.draft_tokens,
         )
-    try:
-        return opener(model, config)
-    except InvalidRequestError as error:
-        if options.kv is not None or not is_scheme_refused(error):
-            raise
-        complain(error.reason)
-    return opener(model, replace(config, kv_scheme="auto"))
+        try:
+            return opener(model, config)
+        except InvalidRequestError as error:
+            if options.kv is not None or not is_scheme_refused(error):
+                raise
+            complain(error.reason)
+        return opener(model, replace(config, kv_scheme="auto"))
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:
@@ -209,6 +214,7 @@ def _model_path(requested: Path | None, settings: Settings) -> str:
 
 def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int:
     metrics = live.metrics
+    speedup = metrics.guess_speedup
     report = {
         "text": live.message.content,
         "finish_reason": reason,
@@ -224,6 +230,10 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
         "ttft_ms": metrics.ttft_ms,
         "prefill_tps": metrics.prefill_tps,
         "decode_tps": metrics.decode_tps,
+        "drafted_tokens": metrics.drafted_tokens,
+        "accepted_tokens": metrics.accepted_tokens,
+        "verify_steps": metrics.verify_steps,
+        "guess_speedup": None if speedup is None else round(speedup, 3),
         "load_ms": info.load_ms,
         "peak_rss_bytes": peak_rss_bytes(),
         "model": info.name,

@@ -27,17 +27,13 @@ from app.messages import (
     Command,
     Event,
     ForgetChat,
-    ModelFailed,
-    ModelLoading,
-    ModelReady,
-    ModelUnloaded,
     PromptMeasured,
     PromptRead,
     ReplyEnded,
     ReplyProgressed,
     StatsSampled,
 )
-from app.model_desk import ModelDesk
+from app.model_desk import ModelDesk, ModelEvent
 from app.search import SearchHit
 from app.sending import Sending
 from app.session_changes import CacheWasCleared, ModelState, SessionChange, StatsChanged
@@ -286,7 +282,7 @@ class ChatSession:
         if self._is_closed:
             return
         match event:
-            case ModelLoading() | ModelReady() | ModelFailed() | ModelUnloaded():
+            case _ if isinstance(event, ModelEvent):
                 self.models.handle(event)
             case PromptRead() | ReplyProgressed() | ReplyEnded():
                 if not self._sending.handle_summary(event):

@@ -20,7 +20,7 @@ from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
 from app.texts import without_controls
-from inference.config import BACKENDS, WEIGHT_TYPES, SamplingParams
+from inference.config import BACKENDS, GUESSES, MAX_DRAFT_TOKENS, WEIGHT_TYPES, SamplingParams
 from inference.errors import (
     ComputeError,
     EngineError,
@@ -122,11 +122,34 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"how to keep weights that the file holds as floats: {', '.join(WEIGHT_TYPES)}",
     )
+    _add_guessing(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args(arguments)
     for name in ("conversation", "system"):
         _check_text(f"--{name}", getattr(options, name) or "")
     return options
+
+
+def _add_guessing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--guess",
+        choices=GUESSES,
+        metavar="HOW",
+        help="guess tokens ahead and check them together, which changes no reply: "
+        + ", ".join(GUESSES),
+    )
+    parser.add_argument(
+        "--draft-model",
+        type=_path,
+        metavar="PATH",
+        help="a smaller model of the same vocabulary that guesses",
+    )
+    parser.add_argument(
+        "--draft-tokens",
+        type=int,
+        metavar="N",
+        help=f"guess so many tokens each time, 1 to {MAX_DRAFT_TOKENS}, whether it pays or not",
+    )
 
 
 def _check_text(what: str, text: str) -> None:
@@ -139,6 +162,8 @@ def _check_text(what: str, text: str) -> None:
 
 # What the engine calls the values of options.
 _FIELDS = {
+    "draft_model": "--draft-model",
+    "draft_tokens": "--draft-tokens",
     "max_tokens": "--max-tokens",
     "num_threads": "--threads",
     "seed": "--seed",

@@ -1,9 +1,9 @@
 """What the app needs of an engine. Pure Python."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from inference.config import EngineConfig
+from inference.config import EngineConfig, GuessName
 from inference.metrics import EngineStats, ModelInfo
 from inference.request import (
     ChatMessage,
@@ -49,6 +49,19 @@ class EngineLike(Protocol):
 
     def set_cache_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Budgets of RAM and disk from now on; None chooses."""
+
+    def set_guess(self, guess: GuessName) -> None:
+        """How tokens are guessed ahead from now on."""
+
+    def use_draft(self, path: str | None) -> ModelInfo | None:
+        """Open a draft model in place of the one there is; None uses none.
+
+        Raises:
+            EngineError: It cannot be used; nothing was changed.
+        """
+
+    def find_drafts(self, paths: Sequence[str]) -> list[str]:
+        """Those of these models that `use_draft` could take."""
 
     def stats(self) -> EngineStats:
         """A snapshot."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from app.context_room import has_room
+from app.engine_guesses import EngineGuesses
 from app.engine_like import EngineFactory, EngineLike
 from app.engine_replies import EngineReplies
 from app.failures import BUG, LESS_MEMORY, failure_from, is_scheme_refused
@@ -25,6 +26,7 @@ from app.messages import (
     ClearCache,
     Command,
     Event,
+    FindDrafts,
     ForgetChat,
     Generate,
     KeepOnlyChats,
@@ -36,6 +38,7 @@ from app.messages import (
     ModelUnloaded,
     PromptMeasured,
     SetCacheBudgets,
+    SetGuessing,
     Shutdown,
     StatsSampled,
     StopReply,
@@ -81,6 +84,7 @@ class EngineLoop:
         self._engine: EngineLike | None = None
         self._path = ""
         self._replies = EngineReplies(emit)
+        self._guesses = EngineGuesses(emit)
         self._next_stats_at = 0.0
         self._was_busy = False
         self._needs_tending = False
@@ -114,13 +118,14 @@ class EngineLoop:
                 self._replies.report(output)
         if self._engine is not None and not self._engine.has_work:
             self._needs_tending = self._engine.tend()
+            self._guesses.tend(self._engine)
         self._sample_stats()
 
     def _patience_s(self) -> float | None:
         """How long to wait for a command; None is for as long as it takes."""
         if self._engine is None:
             return None
-        if self._engine.has_work:
+        if self._engine.has_work or self._guesses.has_work:
             return 0.0
         return TEND_INTERVAL_S if self._needs_tending else None
 
@@ -142,6 +147,8 @@ class EngineLoop:
                 self._replies.stop(self._engine, command.reply_id)
             case MeasurePrompt():
                 self._measure(command)
+            case SetGuessing() | FindDrafts():
+                self._guesses.take(self._engine, command)
             case ForgetChat() | KeepOnlyChats() | ClearCache() | SetCacheBudgets():
                 self._keep_cache(command)
             case _:  # Shutdown
@@ -200,11 +207,13 @@ class EngineLoop:
         if engine is None:
             return
         self._replies.abort_all(engine)
+        self._guesses.reset()
         self._engine = None
         engine.close()
 
     def _fail_all(self) -> None:
         self._replies.fail_all()
+        self._guesses.reset()
         engine, self._engine = self._engine, None
         try:
             if engine is not None:

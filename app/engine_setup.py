@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from app.settings import Settings
-from inference.config import BackendName, EngineConfig, KvSchemeName, WeightTypeName
+from inference.config import BackendName, EngineConfig, GuessName, KvSchemeName, WeightTypeName
 
 
 def engine_config(
@@ -16,8 +16,14 @@ def engine_config(
     num_threads: int | None = None,
     backend: BackendName = "auto",
     weights: WeightTypeName = "auto",
+    guess: GuessName | None = None,
+    draft_model: str | None = None,
+    draft_tokens: int | None = None,
 ) -> EngineConfig:
     """How to open a model.
+
+    A draft model that is only set is not among it: it is loaded when the model is open, so that a
+    broken one never costs the chat.
 
     Args:
         settings: The general settings.
@@ -27,6 +33,13 @@ def engine_config(
         num_threads: None takes what is set.
         backend: What is to compute the model.
         weights: How to keep its floats.
+        guess: How to guess ahead; None takes what is set.
+        draft_model: A draft model that was asked for; without it, or if it cannot be used, the model is not
+            opened.
+        draft_tokens: How many tokens to guess each time; None chooses.
+
+    Raises:
+        InvalidRequestError: A value is out of range.
     """
     return EngineConfig(
         kv_scheme=kv_scheme or kv_scheme_of(settings, model_path),
@@ -38,6 +51,9 @@ def engine_config(
         ram_cache_bytes=settings.ram_cache_bytes,
         disk_cache_bytes=settings.disk_cache_bytes,
         cache_dir=None if kv_dir is None else str(kv_dir),
+        guess=guess or ("auto" if settings.guess_ahead else "off"),
+        draft_model=draft_model,
+        draft_tokens=draft_tokens,
     )
 
 
@@ -53,3 +69,16 @@ def with_kv_scheme(
     """The pairs of `Settings.kv_schemes` with another scheme for one model."""
     others = tuple(pair for pair in settings.kv_schemes if pair[0] != model_path)
     return others if name == "auto" else (*others, (model_path, name))
+
+
+def draft_model_of(settings: Settings, model_path: str) -> str:
+    """The draft model that is set for this model; "" if there is none."""
+    return dict(settings.draft_models).get(model_path, "")
+
+
+def with_draft_model(
+    settings: Settings, model_path: str, draft_path: str
+) -> tuple[tuple[str, str], ...]:
+    """The pairs of `Settings.draft_models` with another draft model for one model; "" is none."""
+    others = tuple(pair for pair in settings.draft_models if pair[0] != model_path)
+    return (*others, (model_path, draft_path)) if draft_path else others

@@ -22,6 +22,9 @@ LESS_MEMORY = (
     " settings."
 )
 
+# Errors whose field's name in front of the reason would mean nothing to a person.
+_NAMELESS = ("kv_scheme", "draft_model")
+
 
 def failure_from(error: EngineError) -> Failure:
     """What happened, and of which kind, so that the window can offer the next step."""
@@ -32,11 +35,10 @@ def failure_from(error: EngineError) -> Failure:
         case NotEnoughMemoryError():
             return Failure("memory", message, error.hint)
         case ContextOverflowError():
-            # The field's name in front means nothing to a person.
             return Failure("context_full", error.reason, error.hint)
         case ChatTemplateError():
             return Failure("template", message, error.hint)
-        case InvalidRequestError() if is_scheme_refused(error):
+        case InvalidRequestError() if error.field in _NAMELESS:
             return Failure("request", error.reason, error.hint)
         case InvalidRequestError():
             return Failure("request", message, error.hint)

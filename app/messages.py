@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from app.failure_kind import FailureKind
-from inference.config import EngineConfig, SamplingParams
+from inference.config import EngineConfig, GuessName, SamplingParams
 from inference.metrics import EngineStats, ModelInfo, RequestMetrics
 from inference.request import ChatMessage, FinishReason, PromptPart
 
@@ -103,6 +103,38 @@ class SetCacheBudgets:
 
 
 @dataclass(frozen=True, slots=True)
+class SetGuessing:
+    """Guess ahead in this way from now on, the replies in the making included.
+
+    Answered by one DraftChanged, unless a newer SetGuessing comes before it is.
+
+    Attributes:
+        change_id: Chosen by the sender, unique while the program runs.
+        draft_model: Path of the draft model to use; None is none.
+        can_wait: Loading the draft model takes seconds in which no reply goes on: do it when there is
+            nothing else to do.
+    """
+
+    change_id: int
+    guess: GuessName
+    draft_model: str | None = None
+    can_wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindDrafts:
+    """Say which of these models could guess ahead for the open one, when there is nothing else to do.
+
+    Attributes:
+        paths: Models that are known.
+        beside: A model in whose folder to look for others; "" looks in none.
+    """
+
+    paths: tuple[str, ...]
+    beside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StopReply:
     """End this reply after the step that runs now; unknown or ended ids are ignored."""
 
@@ -124,6 +156,8 @@ Command = (
     | KeepOnlyChats
     | ClearCache
     | SetCacheBudgets
+    | SetGuessing
+    | FindDrafts
     | Shutdown
 )
 
@@ -185,6 +219,29 @@ class ModelFailed:
 @dataclass(frozen=True, slots=True)
 class ModelUnloaded:
     """No model is open any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsFound:
+    """The answer to FindDrafts: the models that could guess ahead for the open one."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftChanged:
+    """The answer to SetGuessing: what guesses ahead now.
+
+    Attributes:
+        path: The draft model in use; None is none.
+        info: What was loaded, if there is one in use.
+        failure: Why it is not the one that was asked for; what was in use before still is.
+    """
+
+    change_id: int
+    path: str | None = None
+    info: ModelInfo | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +341,8 @@ Event = (
     | ModelReady
     | ModelFailed
     | ModelUnloaded
+    | DraftsFound
+    | DraftChanged
     | ReplyProgressed
     | ReplyEnded
     | PromptRead

@@ -6,8 +6,11 @@ from typing import cast
 
 from app.announcer import Announcer
 from app.engine_setup import engine_config, kv_scheme_of, with_kv_scheme
+from app.guess_desk import GuessDesk, GuessEvent
 from app.messages import (
     Command,
+    DraftChanged,
+    DraftsFound,
     LoadModel,
     ModelFailed,
     ModelLoading,
@@ -19,7 +22,7 @@ from app.session_changes import BudgetRefused, ModelChanged, ModelState, SchemeR
 from app.settings import MAX_RECENT_MODELS, SettingsStore
 from inference.config import EngineConfig, KvSchemeName
 
-ModelEvent = ModelLoading | ModelReady | ModelFailed | ModelUnloaded
+ModelEvent = ModelLoading | ModelReady | ModelFailed | ModelUnloaded | GuessEvent
 
 
 class ModelDesk:
@@ -34,6 +37,7 @@ class ModelDesk:
 
     Attributes:
         state: Which model is there, or on its way.
+        guesses: How it guesses ahead.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ModelDesk:
         changed: Callable[[], None],
     ) -> None:
         self.state = ModelState()
+        self.guesses = GuessDesk(settings, post=post, announcer=announcer)
         self._settings = settings
         self._post = post
         self._announcer = announcer
@@ -97,6 +102,9 @@ class ModelDesk:
 
     def handle(self, event: ModelEvent) -> None:
         """Take one event of the engine thread about models."""
+        if isinstance(event, DraftsFound | DraftChanged):
+            self.guesses.handle(event)
+            return
         if isinstance(event, ModelUnloaded):
             if self.state.kind != "loading":
                 self._set(ModelState())
@@ -112,6 +120,8 @@ class ModelDesk:
                 self._before = None
                 self._set(ModelState("ready", path, info=event.info))
                 self._remember(path)
+                is_guessing = self._config is None or self._config.guess != "off"
+                self.guesses.model_opened(path, is_guessing=is_guessing)
             case ModelFailed():
                 self._failed(event)
 
@@ -131,6 +141,8 @@ class ModelDesk:
 
     def _set(self, state: ModelState) -> None:
         self.state = state
+        if state.kind != "ready":
+            self.guesses.model_left()
         self._announcer.notify(ModelChanged(state))
         self._changed()
 

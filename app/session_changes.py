@@ -123,6 +123,45 @@ class ModelChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessState:
+    """How the open model's tokens are guessed ahead.
+
+    Attributes:
+        is_on: Whether they are, where it pays.
+        draft_path: The draft model that was chosen for the open model; "" is none.
+        is_loading: Whether that one is on its way.
+        draft: What is in use of it.
+        matching: Models that could be chosen.
+    """
+
+    is_on: bool = True
+    draft_path: str = ""
+    is_loading: bool = False
+    draft: ModelInfo | None = None
+    matching: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GuessingChanged:
+    """How tokens are guessed ahead differs, or what could be chosen for it."""
+
+    state: GuessState
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRefused:
+    """A draft model cannot be used; the choice is what it was before.
+
+    Attributes:
+        path: Of the draft model.
+        failure: Why.
+    """
+
+    path: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class StatsChanged:
     """A new snapshot of the engine."""
 
@@ -255,6 +294,8 @@ SessionChange = (
     | RepliesChanged
     | RepliesAlike
     | ModelChanged
+    | GuessingChanged
+    | DraftRefused
     | StatsChanged
     | StorageFailed
     | DraftMeasured

@@ -50,6 +50,9 @@ class Settings:
             device, put aside in RAM, and on disk; None chooses; 0 (not on the device) is off.
         kv_schemes: How keys and values are stored, by the model's path; models that are not here take
             the default.
+        guess_ahead: Whether tokens are guessed ahead where it pays.
+        draft_models: The second model that guesses, by the model's path; models that are not here have
+            none.
         sidebar_width: Logical pixels.
         window_geometry: As the toolkit wrote it, base64; "" before the first close.
     """
@@ -66,6 +69,8 @@ class Settings:
     ram_cache_bytes: int | None = None
     disk_cache_bytes: int | None = None
     kv_schemes: tuple[tuple[str, str], ...] = ()
+    guess_ahead: bool = True
+    draft_models: tuple[tuple[str, str], ...] = ()
     sidebar_visible: bool = True
     sidebar_width: int = 252
     window_geometry: str = ""
@@ -120,19 +125,24 @@ def _checked_sampling(name: str, value: object) -> object:
     return value
 
 
-def _checked_schemes(name: str, value: object) -> object:
-    # From JSON the pairs are lists.
-    allowed = f"must be pairs of a model's path and one of {', '.join(KV_SCHEMES)}."
-    if not isinstance(value, (list, tuple)):
-        raise SettingError(name, allowed)
-    pairs: dict[str, str] = {}
-    for pair in value:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[1] not in KV_SCHEMES:
-            raise SettingError(name, allowed)
-        if not isinstance(pair[0], str):
-            raise SettingError(name, allowed)
-        pairs[pair[0]] = pair[1]
-    return tuple(pairs.items())
+def _pairs(what: str, is_allowed: Callable[[str], bool]) -> Callable[[str, object], object]:
+    """Pairs of a model's path and `what`; of two pairs for one model the later one counts."""
+
+    def check(name: str, value: object) -> object:
+        # From JSON the pairs are lists.
+        if not isinstance(value, (list, tuple)) or not all(map(_is_pair_of_texts, value)):
+            raise SettingError(name, f"must be pairs of a model's path and {what}.")
+        pairs = dict(value)
+        if not all(map(is_allowed, pairs.values())):
+            raise SettingError(name, f"must be pairs of a model's path and {what}.")
+        return tuple(pairs.items())
+
+    return check
+
+
+def _is_pair_of_texts(value: object) -> bool:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+    return is_pair and all(isinstance(item, str) for item in value)  # type: ignore[attr-defined]  # a pair
 
 
 _CHECKS: Mapping[str, Callable[[str, object], object]] = {
@@ -147,7 +157,9 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "kv_cache_bytes": _optional(_whole_number(2**20, 2**50)),
     "ram_cache_bytes": _optional(_whole_number(0, 2**50)),
     "disk_cache_bytes": _optional(_whole_number(0, 2**50)),
-    "kv_schemes": _checked_schemes,
+    "kv_schemes": _pairs(f"one of {', '.join(KV_SCHEMES)}", KV_SCHEMES.__contains__),
+    "guess_ahead": _checked_bool,
+    "draft_models": _pairs("the path of its draft model", bool),
     "sidebar_visible": _checked_bool,
     "sidebar_width": _whole_number(120, 1000),
     "window_geometry": _checked_text,

@@ -6,8 +6,9 @@ Nothing here imports torch or Qt. `FakeEngineFactory` goes where EngineWorker ta
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from inference.config import EngineConfig
+from inference.config import EngineConfig, GuessName
 from inference.errors import (
     ChatTemplateError,
     ContextOverflowError,
@@ -78,6 +79,11 @@ class FakeScript:
         sleep: Waits so many seconds; a test may pass its own.
         before_step: Called before each step, for tests that need a step to wait.
         before_stage: Called before each stage of a load.
+        drafts: Models that could guess ahead.
+        draft_error: Raised by `use_draft` for any model.
+        before_draft: Called before a draft model is loaded or refused.
+        guessed_tokens: So many are guessed ahead for each reply, and three of four are accepted; it comes 1.6
+            times as fast as without.
     """
 
     replies: list[str] = field(default_factory=lambda: [DEFAULT_REPLY])
@@ -104,6 +110,10 @@ class FakeScript:
     sleep: Callable[[float], None] = time.sleep
     before_step: Callable[[], None] | None = None
     before_stage: Callable[[str], None] | None = None
+    drafts: tuple[str, ...] = ()
+    draft_error: EngineError | None = None
+    before_draft: Callable[[], None] | None = None
+    guessed_tokens: int = 0
 
 
 def tokens_of(text: str) -> list[str]:
@@ -133,6 +143,9 @@ class FakeEngine:
         requests: All that were added, in order.
         is_closed: Whether `close` was called.
         calls: Names and arguments of calls that keep the cache: forget, clear_cache, set_cache_budgets.
+        guess: How it guesses ahead.
+        draft: Path of the draft model in use; None is none.
+        looked_at: Models that `find_drafts` was asked about, in order.
         num_tends: How often `tend` was called.
     """
 
@@ -151,6 +164,9 @@ class FakeEngine:
         self.is_closed = False
         self.calls: list[tuple[object, ...]] = []
         self.num_tends = 0
+        self.guess: GuessName = config.guess
+        self.draft: str | None = config.draft_model
+        self.looked_at: list[str] = []
         self._running: dict[RequestId, _Running] = {}
         self._ended: list[StepOutput] = []
         for number, stage in enumerate(script.load_stages):
@@ -159,6 +175,8 @@ class FakeEngine:
             on_progress(LoadProgress(stage, number / len(script.load_stages)))
         if script.load_error is not None:
             raise script.load_error
+        if config.draft_model is not None and script.draft_error is not None:
+            raise script.draft_error
         if script.refused_scheme and config.kv_scheme == script.refused_scheme:
             raise InvalidRequestError(
                 "kv_scheme", f"{config.kv_scheme} would make this model worse."
@@ -289,6 +307,7 @@ class FakeEngine:
         if not running.num_sampled:
             return RequestMetrics(prompt_tokens=self.script.prefill_tokens)
         decode_ms = 20.0 * (running.num_sampled - 1)
+        guessed = self.script.guessed_tokens
         return RequestMetrics(
             prompt_tokens=self.script.prefill_tokens,
             completion_tokens=running.num_sampled,
@@ -296,6 +315,10 @@ class FakeEngine:
             ttft_ms=100.0,
             decode_ms=decode_ms,
             e2e_ms=100.0 + decode_ms,
+            drafted_tokens=guessed,
+            accepted_tokens=guessed * 3 // 4,
+            verify_steps=guessed // 4,
+            plain_token_ms=32.0 if guessed else None,
         )
 
     def abort(self, request_id: RequestId) -> None:
@@ -303,6 +326,24 @@ class FakeEngine:
         running = self._running.get(request_id)
         if running is not None:
             self._ended.append(self._final(request_id, running, "aborted"))
+
+    def set_guess(self, guess: GuessName) -> None:
+        self.guess = guess
+
+    def use_draft(self, path: str | None) -> ModelInfo | None:
+        if path is None:
+            self.draft = None
+            return None
+        if self.script.before_draft is not None:
+            self.script.before_draft()
+        if self.script.draft_error is not None:
+            raise self.script.draft_error
+        self.draft = path
+        return make_model_info(name=f"Draft {Path(path).stem}", path=path, num_parameters=100_000)
+
+    def find_drafts(self, paths: Sequence[str]) -> list[str]:
+        self.looked_at += paths
+        return [path for path in paths if path in self.script.drafts]
 
     def stats(self) -> EngineStats:
         used = len(self._running)

@@ -4,6 +4,7 @@ from app.conversation import ChatSettings, Conversation, ConversationId, Message
 from app.messages import (
     Command,
     Failure,
+    FindDrafts,
     ForgetChat,
     Generate,
     LoadModel,
@@ -530,7 +531,7 @@ def test_load_tells_its_way_and_remembers_the_model(bench: Bench) -> None:
         ModelChanged(ModelState("ready", PATH, info=INFO)),
     ]
     config = EngineConfig(context_tokens=512, num_threads=2, cache_dir=str(bench.kv_dir))
-    assert bench.posted == [LoadModel(PATH, config)]
+    assert bench.posted == [LoadModel(PATH, config), FindDrafts(("/old",), beside=PATH)]
     assert bench.settings.value.model_path == PATH
     assert bench.settings.value.recent_models == (PATH, "/old")
 
@@ -600,7 +601,7 @@ def test_stop_of_a_reply_that_waits_ends_it_at_once(bench: Bench) -> None:
     bench.session.stop()
     assert bench.last.status == "stopped"
     bench.session.handle_event(ModelReady(INFO))
-    assert [type(command) for command in bench.posted] == [LoadModel]
+    assert [type(command) for command in bench.posted] == [LoadModel, FindDrafts]
 
 
 def test_send_while_a_reply_waits_ends_it_at_once(bench: Bench) -> None:
@@ -608,7 +609,7 @@ def test_send_while_a_reply_waits_ends_it_at_once(bench: Bench) -> None:
     bench.session.send("a")
     bench.session.send("b")
     bench.session.handle_event(ModelReady(INFO))
-    assert [type(command) for command in bench.posted] == [LoadModel, Generate]
+    assert [type(command) for command in bench.posted] == [LoadModel, Generate, FindDrafts]
     assert bench.asked() == ["a", "b"]
 
 

@@ -61,6 +61,12 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--threads", "two"], "argument --threads: invalid int value: 'two'"),
         (["ask", "x", "--kv", "int2"], "argument --kv: invalid choice: 'int2'"),
         (["ask", "x", "--weights", "Q2"], "argument --weights: invalid choice: 'Q2'"),
+        (["ask", "x", "--guess", "always"], "argument --guess: invalid choice: 'always'"),
+        (["ask", "x", "--draft-model", ""], "argument --draft-model: the path is empty"),
+        (
+            ["ask", "x", "--draft-tokens", "few"],
+            "argument --draft-tokens: invalid int value: 'few'",
+        ),
         (["ask", "x", "--model"], "--model"),
         (["--bogus"], "--bogus"),
         (["--profile"], "--profile"),
