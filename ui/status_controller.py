@@ -5,6 +5,7 @@ from PySide6.QtCore import QObject
 from app.chat_session import ChatSession
 from app.session_changes import (
     ConversationShown,
+    GuessingChanged,
     MessageChanged,
     ModelChanged,
     ModelState,
@@ -15,7 +16,7 @@ from app.session_changes import (
 )
 from inference.metrics import RequestMetrics
 from ui.chat.model_button import ModelLabel
-from ui.chat.model_words import computed_by, model_label, model_name, short_name
+from ui.chat.model_words import computed_by, draft_name, model_label, model_name, short_name
 from ui.controls.numbers import gigabytes, rate, seconds
 from ui.controls.throttle import Throttle
 from ui.dialogs.memory_words import tiers_tip
@@ -43,8 +44,8 @@ class StatusController(QObject):
             case ReplyGrew(_, _, metrics):
                 self._metrics = metrics
                 self._numbers.call(self._show_numbers)
-            case ModelChanged(state):
-                self._show_model(state)
+            case ModelChanged() | GuessingChanged():
+                self._show_model(self._session.model)
             case ConversationShown():
                 self._take_shown_chat()
             case ReplyStarted():
@@ -73,10 +74,11 @@ class StatusController(QObject):
     def _show_model(self, state: ModelState) -> None:
         label = model_label(state)
         if state.info is not None:
-            name = model_name(state)
-            label = ModelLabel(
-                label.mark, short_name(name), tip=f"{name}, {computed_by(state.info)}"
-            )
+            name, guesses = model_name(state), self._session.models.guesses.state
+            tip = f"{name}, {computed_by(state.info)}"
+            if guesses.draft is not None:
+                tip += f"; {draft_name(guesses)} guesses ahead"
+            label = ModelLabel(label.mark, short_name(name), tip=tip)
             self._bar.show_model(label, state.info.quantization)
         else:
             self._bar.show_model(label)

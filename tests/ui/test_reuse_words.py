@@ -6,7 +6,7 @@ from pytestqt.qtbot import QtBot
 
 from inference.metrics import RequestMetrics, ReuseStop
 from tests.ui.reply_helpers import make_list, make_message, make_theme, reply_view, settle
-from ui.replies.reply_footer import ReplyFooter, numbers_text
+from ui.replies.reply_footer import ReplyFooter, _fitting, numbers_text
 from ui.replies.reuse_words import reused_text, short_stop_text, stop_text
 
 
@@ -132,10 +132,10 @@ def _colors(footer: ReplyFooter) -> set[str]:
 def test_footer_takes_fewer_words_where_there_is_little_room(qtbot: QtBot) -> None:
     footer = _footer(qtbot, _metrics("template", 12))
     metrics = footer.fontMetrics()
-    full, short = footer.reason, "Chat template changed"
-    assert footer._fitting_reason(metrics, metrics.horizontalAdvance(full)) == full
-    assert footer._fitting_reason(metrics, metrics.horizontalAdvance(full) - 1) == short
-    cut = footer._fitting_reason(metrics, 60)
+    wordings = full, short = footer.reason, "Chat template changed"
+    assert _fitting(wordings, metrics, metrics.horizontalAdvance(full)) == full
+    assert _fitting(wordings, metrics, metrics.horizontalAdvance(full) - 1) == short
+    cut = _fitting(wordings, metrics, 60)
     assert cut.endswith("…")
     assert cut[:4] == short[:4]
 

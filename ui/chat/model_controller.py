@@ -8,6 +8,7 @@ from PySide6.QtGui import QActionGroup
 from app.chat_session import ChatSession
 from app.session_changes import (
     ConversationShown,
+    GuessingChanged,
     MessageAdded,
     ModelChanged,
     ModelState,
@@ -15,6 +16,7 @@ from app.session_changes import (
 )
 from app.settings import SettingsStore
 from ui.chat.chat_pane import ChatPane
+from ui.chat.model_guess_controller import GuessController
 from ui.chat.model_words import (
     composer_hint,
     greeting,
@@ -59,6 +61,7 @@ class ModelController(QObject):
         self._starter: Path | None = None
         self._lacks_model = False
         self._menu: Menu | None = None
+        self._guesses = GuessController(session, pane.toast, self)
         pane.header.model_button.clicked.connect(self.open_menu)
         pane.empty.open_model_requested.connect(self.ask_for_file)
         session.subscribe(self._follow)
@@ -67,6 +70,7 @@ class ModelController(QObject):
     def set_starter(self, starter: Path | None) -> None:
         """Offer the starter model too, if it is there."""
         self._starter = starter
+        self._session.models.guesses.starter = str(starter or "")
 
     def ask_for_model(self) -> None:
         """There is nothing to open at start: the empty chat offers to choose a model."""
@@ -81,7 +85,7 @@ class ModelController(QObject):
         self._menu.open_below(self._pane.header.model_button, align_right=True)
 
     def build_menu(self) -> Menu:
-        """Recent models, the open one ticked, and ways to open others."""
+        """Recent models, the open one ticked, how it guesses ahead, and ways to open others."""
         menu = Menu(self._theme, "Models", self._pane)
         group = QActionGroup(menu)
         current = self._session.model
@@ -94,6 +98,8 @@ class ModelController(QObject):
                 is_chosen=is_open,
                 group=group,
             )
+        menu.addSeparator()
+        self._guesses.add_to(menu)
         menu.addSeparator()
         menu.add("Open model file…", self.ask_for_file, icon_name="file-box", shortcut="Ctrl+O")
         menu.add(
@@ -129,13 +135,15 @@ class ModelController(QObject):
         match change:
             case ModelChanged(state):
                 self._show(state)
+            case GuessingChanged():
+                self._show_label()
             case ConversationShown() | MessageAdded():
                 self._show_hint()
             case _:
                 pass
 
     def _show(self, state: ModelState) -> None:
-        self._pane.header.model_button.show_label(model_label(state))
+        self._show_label()
         self._show_hint()
         lacks_model = self._lacks_model and state.kind == "none"
         self._pane.empty.ask_for_model(lacks_model)
@@ -147,6 +155,10 @@ class ModelController(QObject):
             self._show_failure(state)
         elif self._pane.notice.isVisibleTo(self._pane):
             self._pane.show_notice(False)
+
+    def _show_label(self) -> None:
+        label = model_label(self._session.model, self._session.models.guesses.state)
+        self._pane.header.model_button.show_label(label)
 
     def _show_hint(self) -> None:
         conversation = self._session.conversation

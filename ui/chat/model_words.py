@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app.session_changes import ModelState
+from app.session_changes import GuessState, ModelState
 from inference.metrics import COMPATIBILITY_KERNELS, ModelInfo
 from ui.chat.model_button import ModelLabel
 from ui.controls.numbers import percent
@@ -12,13 +12,13 @@ from ui.dialogs.error import failure_words
 _TUNINGS = frozenset({"instruct", "it", "chat"})
 
 
-def model_label(state: ModelState) -> ModelLabel:
-    """The words and the mark of the model button."""
+def model_label(state: ModelState, guesses: GuessState | None = None) -> ModelLabel:
+    """The words and the mark of the model button; while a draft model is loaded, replies wait."""
     name = model_name(state)
     if state.kind == "ready":
-        return ModelLabel(
-            "ready", short_name(name), tip=f"{name} is ready. Choose another model (Ctrl+M)"
-        )
+        guesses = guesses or GuessState()
+        tip = f"{ready_words(name, guesses)} Choose another model (Ctrl+M)"
+        return ModelLabel("loading" if guesses.is_loading else "ready", short_name(name), tip=tip)
     if state.kind == "loading":
         tip = f"{name}: {state.stage}" if state.stage else name
         return ModelLabel("loading", f"Loading {percent(state.fraction)}", tip=tip)
@@ -26,6 +26,22 @@ def model_label(state: ModelState) -> ModelLabel:
         words = failure_words(state.failure).title if state.failure else "It could not be opened"
         return ModelLabel("failed", "Model not loaded", tip=f"{name}: {words}")
     return ModelLabel("none", "Choose a model", tip="Open a model to chat with (Ctrl+M)")
+
+
+def draft_name(state: GuessState) -> str:
+    """The draft model's own name, or that of its file until it is open; "" without one."""
+    if state.draft is not None and not state.is_loading:
+        return short_name(state.draft.name)
+    return path_name(state.draft_path)
+
+
+def ready_words(name: str, state: GuessState) -> str:
+    """That a model is ready, and which one guesses for it: a sentence with its stop."""
+    if state.is_loading:
+        return f"{name} is ready; {draft_name(state)} is being loaded to guess ahead."
+    if state.draft is not None:
+        return f"{name} is ready; {draft_name(state)} guesses ahead."
+    return f"{name} is ready."
 
 
 def model_name(state: ModelState) -> str:

@@ -1,6 +1,7 @@
 """Menus with our icons and shortcuts, opened where their panel (not their shadow) belongs."""
 
 from collections.abc import Callable
+from textwrap import wrap
 
 from PySide6.QtCore import QPoint, QRect
 from PySide6.QtGui import QAction, QActionGroup
@@ -12,6 +13,7 @@ from ui.look.style import menu_margins
 from ui.look.theme import Theme
 
 MENU_GAP = 4
+_NOTE_CHARS = 44
 
 
 class Menu(QMenu):
@@ -54,10 +56,18 @@ class Menu(QMenu):
         return action
 
     def add_choice(
-        self, text: str, run: Callable[[], object], *, is_chosen: bool, group: QActionGroup
+        self,
+        text: str,
+        run: Callable[[], object],
+        *,
+        is_chosen: bool,
+        group: QActionGroup,
+        state: str = "",
     ) -> QAction:
-        """Add a row of which one in `group` is ticked."""
+        """Add a row of which one in `group` is ticked; `state` stands at its right."""
         action = self.add(text, run)
+        if state:
+            action.setText(f"{action.text()}\t{state}")
         action.setCheckable(True)
         action.setChecked(is_chosen)
         group.addAction(action)
@@ -69,9 +79,17 @@ class Menu(QMenu):
         action.setProperty("heading", True)
         action.setEnabled(False)
 
-    def add_menu(self, text: str, *, icon_name: str = "") -> "Menu":
-        """Add a row that opens another menu, and give that menu."""
+    def add_note(self, text: str) -> None:
+        """Add a sentence or two that only tell, in lines of some words."""
+        action = self.addAction("\n".join(_even_lines(text)).replace("&", "&&"))
+        action.setProperty("note", True)
+        action.setEnabled(False)
+
+    def add_menu(self, text: str, *, icon_name: str = "", state: str = "") -> "Menu":
+        """Add a row that opens another menu, and give that menu; `state` stands at its right."""
         menu = Menu(self._theme, text, self)
+        if state:
+            menu.menuAction().setText(f"{text}\t{state}".replace("&", "&&"))
         if icon_name:
             menu.setIcon(icon(icon_name, self._theme.palette.text_2, 16))
         self.addMenu(menu)
@@ -91,3 +109,14 @@ class Menu(QMenu):
         """Open with the panel's corner at this point of the screen, without waiting."""
         margins = menu_margins()
         self.popup(place - QPoint(margins.left(), margins.bottom()))
+
+
+def _even_lines(text: str) -> list[str]:
+    """As few lines as possible, and those as short as possible, so that no word stands alone."""
+    lines = wrap(text, _NOTE_CHARS)
+    for width in range(_NOTE_CHARS - 1, 0, -1):
+        narrower = wrap(text, width)
+        if len(narrower) > len(lines):
+            break
+        lines = narrower
+    return lines

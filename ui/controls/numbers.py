@@ -43,3 +43,8 @@ def seconds(milliseconds: float) -> str:
     """A duration as seconds with two decimals below 10 s, else one: "0.21 s"."""
     value = milliseconds / 1000
     return f"{locale().toString(value, 'f', 2 if value < 10 else 1)} s"
+
+
+def factor(value: float) -> str:
+    """A number of times with one decimal: "1.6×"."""
+    return f"{locale().toString(value, 'f', 1)}×"

@@ -27,6 +27,8 @@ _MENU_RADIUS = 10
 _ROW_RADIUS = 6
 _ROW_HEIGHT = 32
 _LINE_HEIGHT = 13
+_CHEVRON_ROOM = 20
+_NOTE_PADDING = 12
 _ICON_SIZE = 16
 _TOOLTIP_DELAY_MS = 600
 
@@ -134,7 +136,9 @@ class QuireStyle(QProxyStyle):
         ):
             action = widget.actionAt(option.rect.center()) if isinstance(widget, QMenu) else None
             if action is not None and action.property("heading"):
-                self._draw_menu_heading(painter, option)
+                self._draw_menu_words(painter, option, style="group")
+            elif action is not None and action.property("note"):
+                self._draw_menu_words(painter, option, style="small")
             else:
                 is_danger = action is not None and bool(action.property("danger"))
                 self._draw_menu_row(painter, option, is_danger=is_danger)
@@ -144,12 +148,23 @@ class QuireStyle(QProxyStyle):
     def _menu_row_size(self, option: QStyleOptionMenuItem) -> QSize:
         if option.menuItemType == QStyleOptionMenuItem.MenuItemType.Separator:
             return QSize(10, _LINE_HEIGHT)
+        if "\n" in option.text:
+            return self._menu_note_size(option.text)
         metrics = QFontMetrics(self._theme.font("label"))
         text, _, shortcut = option.text.partition("\t")
         width = 10 + _ICON_SIZE + 10 + metrics.horizontalAdvance(text.replace("&", "")) + 24
         if shortcut:
             width += metrics.horizontalAdvance(shortcut) + 12
+            if option.menuItemType == QStyleOptionMenuItem.MenuItemType.SubMenu:
+                width += _CHEVRON_ROOM
         return QSize(max(width, 188), self._theme.px(_ROW_HEIGHT))
+
+    def _menu_note_size(self, text: str) -> QSize:
+        metrics = QFontMetrics(self._theme.font("small"))
+        lines = text.split("\n")
+        width = max(metrics.horizontalAdvance(line) for line in lines)
+        height = len(lines) * self._theme.line_height("small")
+        return QSize(10 + width + 10, height + _NOTE_PADDING)
 
     def _draw_menu_panel(self, painter: QPainter, rect: QRect) -> None:
         palette = self._theme.palette
@@ -189,14 +204,18 @@ class QuireStyle(QProxyStyle):
         if option.menuItemType == QStyleOptionMenuItem.MenuItemType.SubMenu:
             place = QRectF(rect.right() - 10 - 14, rect.center().y() - 7, 14, 14)
             paint_icon(painter, "chevron-right", palette.text_3, place)
-        elif shortcut:
+            text_rect.adjust(0, 0, -_CHEVRON_ROOM, 0)
+        if shortcut:
             painter.setPen(QColor(palette.text_3 if is_enabled else palette.disabled))
             painter.drawText(
                 text_rect, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, shortcut
             )
 
-    def _draw_menu_heading(self, painter: QPainter, option: QStyleOptionMenuItem) -> None:
-        painter.setFont(self._theme.font("group"))
+    def _draw_menu_words(
+        self, painter: QPainter, option: QStyleOptionMenuItem, *, style: str
+    ) -> None:
+        """A row that only tells: a heading, or a note of several lines."""
+        painter.setFont(self._theme.font(style))
         painter.setPen(self._theme.color("text_3"))
         place = option.rect.adjusted(10, 0, -10, 0)
         flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter

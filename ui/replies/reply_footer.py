@@ -11,6 +11,7 @@ from inference.metrics import RequestMetrics
 from ui.controls import numbers
 from ui.controls.buttons import IconButton
 from ui.look.theme import Theme
+from ui.replies.guess_words import guess_text, short_guess_text
 from ui.replies.reuse_words import reused_text, short_stop_text, stop_text
 
 HEIGHT = 30
@@ -112,7 +113,8 @@ class VersionSwitch(QWidget):
 class ReplyFooter(QWidget):
     """One row, always visible; its icons are stronger while the pointer is over the reply.
 
-    Where less was reused than could be, a line below the numbers says where and why.
+    Where tokens were guessed ahead, a line below the numbers says what that brought; where less was
+    reused than could be, another one says where and why.
 
     Signals:
         version_requested: Id of the version to show.
@@ -128,7 +130,9 @@ class ReplyFooter(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._text = ""
-        self._reasons: tuple[str, ...] = ()  # the same in more and in fewer words
+        # The lines below the numbers, each in more and in fewer words; () if there is nothing to say.
+        self._guesses: tuple[str, ...] = ()
+        self._reasons: tuple[str, ...] = ()
         self._buttons_end = 0
         self._switch = VersionSwitch(theme, self)
         self._switch.version_requested.connect(self.version_requested)
@@ -154,10 +158,15 @@ class ReplyFooter(QWidget):
         """Where and why something was read again; "" if nothing was."""
         return self._reasons[0] if self._reasons else ""
 
+    @property
+    def guesses(self) -> str:
+        """What guessing ahead brought; "" if nothing was guessed."""
+        return self._guesses[0] if self._guesses else ""
+
     def wanted_height(self) -> int:
-        """Height of the row, and of the line below it if there is one."""
-        line = self._theme.line_height("small") if self._reasons else 0
-        return self._theme.px(HEIGHT) + line
+        """Height of the row, and of the lines below it if there are any."""
+        num_lines = bool(self._guesses) + bool(self._reasons)
+        return self._theme.px(HEIGHT) + num_lines * self._theme.line_height("small")
 
     def _made_button(self, icon_name: str, name: str, signal: object) -> IconButton:
         button = IconButton(
@@ -170,11 +179,13 @@ class ReplyFooter(QWidget):
         """Take the numbers and the place among the versions."""
         metrics, left_out = message.metrics, message.left_out
         self._text = numbers_text(metrics)
-        self._reasons = ()
+        self._guesses = self._reasons = ()
+        if metrics is not None and metrics.drafted_tokens > 0:
+            self._guesses = (guess_text(metrics), short_guess_text(metrics))
         if metrics is not None and metrics.reuse_stop is not None:
             full = stop_text(metrics, left_out=left_out)
             self._reasons = (full, short_stop_text(metrics, left_out=left_out))
-        told = [part for part in (self._text, self.reason) if part]
+        told = [part for part in (self._text, self.guesses, self.reason) if part]
         self.setAccessibleDescription(". ".join(told))
         self.setToolTip("\n".join(told))
         self._switch.set_versions(versions, message.id)
@@ -211,7 +222,7 @@ class ReplyFooter(QWidget):
         self.place()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Qt override: the numbers, cut from the right when there is no room; below them the reason."""
+        """Qt override: the numbers, cut from the right when there is no room; below them the lines."""
         painter = QPainter(self)
         painter.setFont(self._theme.font("small"))
         painter.setPen(self._theme.color("text_3"))
@@ -223,15 +234,18 @@ class ReplyFooter(QWidget):
             parts.pop()
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(room, flags, " · ".join(parts))
-        if self._reasons:
-            below = QRectF(BLEED, room.bottom() - 4, self.width() - 2 * BLEED, 0)
-            below.setHeight(self._theme.line_height("small"))
-            painter.setPen(self._theme.color("warn"))
-            painter.drawText(below, flags, self._fitting_reason(metrics, int(below.width())))
+        line = QRectF(BLEED, room.bottom() - 4, self.width() - 2 * BLEED, 0)
+        line.setHeight(self._theme.line_height("small"))
+        for wordings, role in ((self._guesses, "text_3"), (self._reasons, "warn")):
+            if wordings:
+                painter.setPen(self._theme.color(role))
+                painter.drawText(line, flags, _fitting(wordings, metrics, int(line.width())))
+                line.translate(0, line.height())
 
-    def _fitting_reason(self, metrics: QFontMetrics, width: int) -> str:
-        """The longest wording that fits; the shortest one, cut, if none does."""
-        for words in self._reasons:
-            if metrics.horizontalAdvance(words) <= width:
-                return words
-        return metrics.elidedText(self._reasons[-1], Qt.TextElideMode.ElideRight, width)
+
+def _fitting(wordings: Sequence[str], metrics: QFontMetrics, width: int) -> str:
+    """The first wording that fits; the last one, cut, if none does."""
+    for words in wordings:
+        if metrics.horizontalAdvance(words) <= width:
+            return words
+    return metrics.elidedText(wordings[-1], Qt.TextElideMode.ElideRight, width)
