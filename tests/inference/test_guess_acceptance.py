@@ -46,6 +46,18 @@ def test_position_has_its_own_rate() -> None:
     assert third / second < 0.4
 
 
+def test_faded_counts_give_way_sooner() -> None:
+    kept, faded = acceptance_of("draft"), acceptance_of("draft")
+    for acceptance in (kept, faded):
+        for _ in range(40):
+            acceptance.observe(1, 0)
+    faded.fade()
+    for acceptance in (kept, faded):
+        for _ in range(4):
+            acceptance.observe(1, 1)
+    assert faded.survival(1)[0] > kept.survival(1)[0] + 0.1
+
+
 @pytest.mark.parametrize(("before", "after"), [(8, 0), (0, 8)])
 def test_other_text_is_noticed_within_a_few_guesses(before: int, after: int) -> None:
     acceptance = acceptance_of("ngram 3-4")

@@ -127,13 +127,21 @@ def test_guesses_are_what_followed_an_earlier_match_of_that_length() -> None:
 
 
 def test_copy_keeps_its_place_though_parts_were_said_again_later() -> None:
-    """Ten tokens stand in the text twice; the copy of the first place goes on as the first place does."""
-    same = list(range(50, 60))
+    """Twenty tokens stand in the text twice; the copy of the first place goes on as the first place does."""
+    same = list(range(50, 70))
     text = [*range(100, 120), *same, *range(120, 140), *same, *range(140, 160)]
     steps = accepted_by_step([*text, 1], text)
     assert steps[:2] == [("", 0), ("", 0)]
     assert sum(num_right + 1 for _, num_right in steps) >= len(text)
     assert len(steps) == 2 + -(-(len(text) - 2) // 17)
+
+
+def test_copy_keeps_its_place_behind_words_that_stand_nearly_everywhere() -> None:
+    often = [token_id for other in range(100, 180) for token_id in (1, 2, other)]
+    proposer = NgramProposer([9, 8, 1, 2, 50, *often, 9, 8])
+    assert proposer.propose(1) == Proposal((1,), "ngram 2")
+    proposer.extend([1, 2])
+    assert proposer.propose(1) == Proposal((50,), "ngram 3-4")
 
 
 @pytest.mark.parametrize(
@@ -199,20 +207,35 @@ def test_long_chat_takes_little_memory() -> None:
     assert num_bytes < 5 * 2**20
 
 
-def test_what_is_looked_at_has_a_bound_however_often_a_text_repeats(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    draw = random.Random(9)
-    token_ids = [token_id for _ in range(3000) for token_id in (draw.randrange(10, 999), 1, 2)]
-    proposer = NgramProposer(token_ids)
-    compared = 0
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The indices whose surroundings are compared with the end."""
+    indices: list[int] = []
     compare = NgramProposer._match_before
 
-    def counted(self: NgramProposer, index: int) -> int:
-        nonlocal compared
-        compared += 1
+    def noted(self: NgramProposer, index: int) -> int:
+        indices.append(index)
         return compare(self, index)
 
-    monkeypatch.setattr(NgramProposer, "_match_before", counted)
-    assert proposer.propose(4) is not None
-    assert 1 <= compared <= 64
+    monkeypatch.setattr(NgramProposer, "_match_before", noted)
+    return indices
+
+
+def test_what_is_looked_at_has_a_bound_however_often_a_text_repeats(compared: list[int]) -> None:
+    token_ids = [token_id for other in range(3000) for token_id in (10 + other, 1, 2)]
+    assert NgramProposer(token_ids).propose(4) == Proposal((3009, 1, 2, 3009), "ngram 2")
+    assert compared == list(range(8997, 8997 - 64 * 3, -3))
+
+
+def test_search_ends_with_a_match_that_is_long_enough(compared: list[int]) -> None:
+    assert NgramProposer([7] * 500).propose(2) == Proposal((7, 7), "ngram 9+")
+    assert compared == [499]
+
+
+def test_copy_that_is_surely_followed_is_not_searched_for(compared: list[int]) -> None:
+    text = list(range(100, 140))
+    proposer = NgramProposer([*text, 1, *text[:9]])
+    for token_id in text[9:30]:
+        assert proposer.propose(1) == Proposal((token_id,), "ngram 9+")
+        proposer.extend([token_id])
+    assert compared == [9]

@@ -115,6 +115,7 @@ def test_shape_is_learned_while_steps_go_on() -> None:
         costs.record(rows, truth[rows] * draw.uniform(0.95, 1.05))
     for rows, ms in truth.items():
         assert costs.ms(rows) == pytest.approx(ms, rel=0.08), rows
+    assert costs.ms(1) == costs.plain_ms
 
 
 def test_machine_that_becomes_slow_keeps_its_shape() -> None:
