@@ -25,6 +25,8 @@ from inference.metrics import EngineStats, ModelInfo
 from inference.model.memory import release_unused
 from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
 from inference.speculation.base import KeptMemory
+from inference.speculation.draft_model import DraftModel
+from inference.speculation.vocabulary_match import find_drafts
 
 
 class Engine:
@@ -221,8 +223,6 @@ class Engine:
             InvalidRequestError: Its vocabulary is another, or it is not smaller. As with all other
                 errors of `load`, the draft model before stays.
         """
-        from inference.speculation.draft_model import DraftModel
-
         draft = None if path is None else DraftModel.load(Path(path), self._parts)
         before = self._parts.speculator.use(draft)
         if before is not None:
@@ -231,8 +231,6 @@ class Engine:
 
     def find_drafts(self, paths: SequenceOf[str]) -> list[str]:
         """Which of these models could guess for this one, as far as their files tell; smallest first."""
-        from inference.speculation.vocabulary_match import find_drafts
-
         return find_drafts(self._parts.info.path, paths)
 
     def stats(self) -> EngineStats:

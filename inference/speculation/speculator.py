@@ -26,6 +26,12 @@ DRAFT = "draft"
 FREE_LAG = 16
 """Tokens that a draft model reads beside its first guess, at little cost."""
 
+USUAL_SHARE = 0.35
+"""Of a step of the target, what a token of a draft model takes; until it is known."""
+
+READ_SHARE = 0.1
+"""The same for a token that it only reads."""
+
 TRY_SHARE = 0.02
 """Of the time of a reply, what a draft model may take to read what it lacks before it is known to pay."""
 
@@ -61,7 +67,8 @@ class Speculator:
         self._stop_ids = frozenset(stop_ids)
         self._histories: dict[RequestId, History] = {}
         self._credit_ms: dict[RequestId, float] = {}
-        self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # for guesses of the draft model
+        self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # of the draft model, for this step
+        self._by_model: set[RequestId] = set()  # whose guesses of this step it made
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
     # ------------------------------------------------------------------ who guesses
@@ -95,6 +102,7 @@ class Speculator:
         if self._guess == "off" or not decoding:
             return
         self._asked.clear()
+        self._by_model.clear()
         texts = [self._propose(sequence, room) for sequence, room in decoding]
         offers = [
             self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS))
@@ -129,7 +137,7 @@ class Speculator:
         for count, is_right in zip(self._by_position, right, strict=False):
             count[0] += 1
             count[1] += is_right
-        if sequence.request_id in self._asked:
+        if sequence.request_id in self._by_model:
             self._controller.observe(DRAFT, len(right), sum(right))
 
     def timed(self, num_rows: int, ms: float) -> None:
@@ -170,7 +178,8 @@ class Speculator:
         if text is not None:
             offers.append(Offer(text.source, len(text.token_ids)))
         if self.draft is not None and self._guess != "ngram" and room > 0:
-            offer = Offer(DRAFT, room, ms_per_token=self.draft.token_ms or 0.0)
+            token_ms = self.draft.token_ms or self._costs.plain_ms * USUAL_SHARE
+            offer = Offer(DRAFT, room, ms_per_token=token_ms)
             if self._has_read(self.draft, sequence, offer):
                 offers.append(offer)
         return max(offers, key=self._controller.rate, default=None)
@@ -191,7 +200,7 @@ class Speculator:
         plain_ms = self._costs.plain_ms
         gain = self._controller.rate(offer) * plain_ms - 1.0
         self._credit_ms[request_id] += plain_ms * (TRY_SHARE + max(0.0, gain))
-        read_ms = draft.read_ms_per_token or plain_ms / 8
+        read_ms = draft.read_ms_per_token or plain_ms * READ_SHARE
         is_ordered = self._is_fixed or self._guess == DRAFT
         if is_ordered or self._credit_ms[request_id] >= lag * read_ms:
             self._asked[request_id] = (sequence, 1)
@@ -202,5 +211,6 @@ class Speculator:
         if not wanted or self.draft is None:
             return
         for (sequence, _), draft in zip(wanted, self.draft.propose(wanted), strict=True):
-            if not sequence.draft:
+            if draft and not sequence.draft:
                 sequence.draft = draft
+                self._by_model.add(sequence.request_id)

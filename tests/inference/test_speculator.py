@@ -1,0 +1,231 @@
+"""Who guesses, when, and how much: an engine's speculator with the proposers it has."""
+
+from collections.abc import Sequence as SequenceOf
+
+import pytest
+
+from inference.config import MAX_DRAFT_TOKENS, SamplingParams
+from inference.engine import Engine
+from inference.metrics import ModelInfo, RequestMetrics
+from inference.request import GenerateRequest, RequestId
+from inference.sequence import Sequence
+from inference.speculation.costs import StepCosts
+from inference.speculation.speculator import FREE_LAG, Speculator
+from tests.app.fake_engine import make_model_info
+from tests.inference.tiny_engine import make_engine, run_until_idle, sampled_ids
+
+END = 2
+
+
+def costs(ms: float = 10.0) -> StepCosts:
+    """Eight rows cost what one costs, which no machine of ours reaches."""
+    found = StepCosts()
+    found.calibrate({1: ms, 8: ms * 1.1, 16: ms * 1.3})
+    return found
+
+
+class FakeDraft:
+    """Guesses 900, 901, ...; lacks as many tokens as it is told, and reads `chunk` of them per call."""
+
+    def __init__(self, *, lag: int = 0, chunk: int = 50, token_ms: float = 1.0) -> None:
+        self.lacks = lag
+        self.chunk = chunk
+        self.token_ms: float | None = token_ms
+        self.read_ms_per_token: float | None = 1.0
+        self.calls: list[tuple[object, ...]] = []
+        self.memory_bytes = 77
+
+    @property
+    def info(self) -> ModelInfo:
+        return make_model_info(name="Small")
+
+    def begin(self, sequence: Sequence) -> None:
+        self.calls.append(("begin", sequence.request_id))
+
+    def lag(self, sequence: Sequence) -> int:
+        return self.lacks
+
+    def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
+        self.calls.append(("propose", [(each.request_id, count) for each, count in wanted]))
+        is_ready = self.lacks <= FREE_LAG
+        self.lacks = 0 if is_ready else max(0, self.lacks - self.chunk)
+        return [tuple(range(900, 900 + count)) if is_ready else () for _, count in wanted]
+
+    def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
+        self.calls.append(("end", sequence.request_id, keep, on_disk))
+
+    def proposed(self) -> list[object]:
+        return [call[1] for call in self.calls if call[0] == "propose"]
+
+
+def sequence_of(token_ids: SequenceOf[int], request_id: int = 1) -> Sequence:
+    return Sequence(RequestId(request_id), "chat", list(token_ids))
+
+
+REPEATING = [*range(50, 70), *range(50, 60)]
+
+
+def with_draft(draft: FakeDraft, **options: object) -> Speculator:
+    speculator = Speculator(costs(), **options)  # type: ignore[arg-type]  # fields of tests
+    speculator.use(draft)  # type: ignore[arg-type]  # what is beside guessing is not needed
+    return speculator
+
+
+def test_text_that_repeats_is_guessed_from_the_chat():
+    speculator, sequence = Speculator(costs()), sequence_of(REPEATING)
+    speculator.plan([(sequence, 100)])
+    assert (
+        sequence.draft
+        == (60, 61, 62, 63, 64, 65, 66, 67, 68, 69, *range(50, 56))[: len(sequence.draft)]
+    )
+    assert len(sequence.draft) >= 8
+
+
+@pytest.mark.parametrize("room", [-1, 0, 1, 5])
+def test_never_more_is_guessed_than_the_reply_has_room_for(room):
+    speculator, sequence = Speculator(costs(), draft_tokens=16), sequence_of(REPEATING)
+    speculator.plan([(sequence, room)])
+    assert len(sequence.draft) == max(room, 0)
+
+
+def test_nothing_is_guessed_when_off_and_what_was_planned_goes():
+    speculator, sequence = Speculator(costs(), draft_tokens=3), sequence_of(REPEATING)
+    speculator.plan([(sequence, 9)])
+    assert list(sequence.draft) == [60, 61, 62]
+    speculator.set_guess("off")
+    speculator.plan([(sequence, 9)])
+    assert list(sequence.draft) == []
+
+
+def test_wrong_guesses_from_the_chat_end_guessing_within_a_few_rounds():
+    speculator, sequence = Speculator(costs(), guess="ngram"), sequence_of([1, 2, 3] * 4)
+    lengths = []
+    for number in range(30):
+        speculator.plan([(sequence, 100)])
+        draft = sequence.draft
+        lengths.append(len(draft))
+        # What comes is new; only its beginning was said before.
+        emitted = [300 + number] if number % 3 else [1]
+        sequence.token_ids += emitted
+        speculator.verified(sequence, draft, emitted)
+    assert sum(lengths[:3]) > 0
+    assert sum(length > 0 for length in lengths[15:]) <= 1
+
+
+def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
+    draft = FakeDraft()
+    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    speculator.plan([(sequence, 100)])
+    count = len(sequence.draft)
+    assert count >= 2
+    assert draft.calls == [("begin", 1), ("propose", [(1, count)])]
+    speculator.verified(sequence, sequence.draft, [900, 700])
+    stats = speculator.stats()
+    assert stats.by_position == ((1, 1), (1, 0))
+    assert (stats.drafted_tokens, stats.accepted_tokens) == (2, 1)
+    assert (stats.draft_model, stats.draft_bytes, stats.is_paying) == ("Small", 77, True)
+
+
+def test_draft_model_reads_a_long_chat_only_when_it_would_have_saved_as_much():
+    draft = FakeDraft(lag=150)
+    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    num_idle = 0
+    while not draft.proposed():
+        speculator.plan([(sequence, 100)])
+        assert list(sequence.draft) == []
+        num_idle += 1
+    # 150 ms for reading; a step of 10 ms would save some 10 ms.
+    assert 5 < num_idle < 40
+    # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
+    while not sequence.draft:
+        speculator.plan([(sequence, 100)])
+    assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
+
+
+@pytest.mark.parametrize("options", [{"guess": "draft"}, {"draft_tokens": 4}])
+def test_draft_model_that_was_ordered_reads_at_once(options):
+    draft = FakeDraft(lag=150)
+    speculator, sequence = with_draft(draft, **options), sequence_of(range(50, 60))
+    speculator.plan([(sequence, 100)])
+    assert draft.proposed() == [[(1, 1)]]
+
+
+def test_draft_model_is_told_the_end_of_what_it_began_alone():
+    draft = FakeDraft()
+    speculator = with_draft(draft, guess="draft")
+    one, other = sequence_of(range(50, 60)), sequence_of(range(50, 60), 2)
+    speculator.plan([(one, 9)])
+    speculator.end(one, keep=True, on_disk=False)
+    speculator.end(other, keep=True, on_disk=True)
+    assert [call for call in draft.calls if call[0] == "end"] == [("end", 1, True, False)]
+
+
+def test_draft_model_is_changed_while_a_reply_runs():
+    first, second = FakeDraft(), FakeDraft()
+    speculator, sequence = with_draft(first, guess="draft"), sequence_of(range(50, 60))
+    speculator.plan([(sequence, 9)])
+    assert speculator.use(second) is first  # type: ignore[arg-type,comparison-overlap]
+    speculator.plan([(sequence, 9)])
+    speculator.use(None)
+    speculator.plan([(sequence, 9)])
+    assert list(sequence.draft) == []
+    assert (len(first.proposed()), len(second.proposed())) == (1, 1)
+
+
+# --- in an engine -----------------------------------------------------------------------------
+
+PROMPT = tuple([*range(40, 60)] * 3)
+
+
+def reply(engine: Engine, **params: object) -> tuple[list[int], RequestMetrics]:
+    values: dict[str, object] = {"temperature": 0.0, "max_tokens": 120, **params}
+    request = GenerateRequest(
+        "a",
+        prompt_token_ids=PROMPT,
+        params=SamplingParams(**values),  # type: ignore[arg-type]  # fields of tests
+    )
+    request_id = engine.add_request(request)
+    outputs = run_until_idle(engine)[request_id]
+    engine.check_integrity()
+    return sampled_ids(outputs), outputs[-1].metrics
+
+
+@pytest.mark.parametrize("draft_tokens", [1, 2, 4, 8, 16])
+def test_reply_that_repeats_itself_takes_fewer_steps_and_is_the_same(draft_tokens):
+    plain = make_engine(guess="off")
+    known, before = reply(plain)
+    assert (before.drafted_tokens, before.verify_steps, before.guess_speedup) == (0, 0, None)
+    # Unless the model never repeats itself, in which case this test says nothing:
+    assert len(set(known)) < 60
+    engine = make_engine(guess="ngram", draft_tokens=draft_tokens)
+    ids, metrics = reply(engine)
+    assert ids == known
+    assert metrics.drafted_tokens <= metrics.verify_steps * draft_tokens
+    assert 0 < metrics.accepted_tokens <= metrics.drafted_tokens
+    stats = engine.stats().guesses
+    assert len(stats.by_position) == min(draft_tokens, MAX_DRAFT_TOKENS)
+    assert stats.accepted_tokens == metrics.accepted_tokens
+    assert metrics.plain_token_ms is not None
+    assert metrics.guess_speedup == pytest.approx(
+        metrics.plain_token_ms * (metrics.decode_tps or 0) / 1000
+    )
+
+
+def test_switching_guessing_while_a_reply_runs_changes_nothing_of_it():
+    plain = make_engine(guess="off")
+    known, _ = reply(plain)
+    engine = make_engine(guess="ngram", draft_tokens=4)
+    request = GenerateRequest(
+        "a",
+        prompt_token_ids=PROMPT,
+        params=SamplingParams(temperature=0.0, max_tokens=120),
+    )
+    engine.add_request(request)
+    ids: list[int] = []
+    for number in range(1000):
+        if not engine.has_work:
+            break
+        engine.set_guess("off" if number % 7 < 3 else "auto")
+        ids += sampled_ids(engine.step())
+    assert ids == known
+    engine.check_integrity()
