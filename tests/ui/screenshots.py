@@ -194,6 +194,33 @@ def open_models(scene: Scene) -> QWidget:
     return menu
 
 
+def open_guesses(scene: Scene) -> QWidget:
+    models = scene.program.controller.models
+    menu = models._guesses.add_to(models.build_menu())
+    menu.popup(scene.window.mapToGlobal(scene.window.rect().center()))
+    return menu
+
+
+def choose_draft(scene: Scene) -> QWidget:
+    session = scene.program.session
+    session.stop()
+    wait_until(lambda: not session.is_replying)
+    scene.program.controller.models._guesses._choose("/models/SmolLM2-30M.gguf")
+    wait_until(lambda: session.models.guesses.state.draft is not None)
+    scene.script.guessed_tokens = 142
+    scene.script.tokens_per_s = None
+    session.send(SECOND_QUESTION)
+    wait_until(lambda: not session.is_replying)
+    wait(300)
+    scene.window.chat.toast.hide()
+    return scene.window
+
+
+def open_chosen_draft(scene: Scene) -> QWidget:
+    choose_draft(scene)
+    return open_guesses(scene)
+
+
 def delete_a_chat(scene: Scene) -> QWidget:
     scene.program.controller.sidebar.delete(scene.program.session.conversations()[-1].id)
     return scene.window
@@ -323,6 +350,9 @@ SETUPS: dict[str, Callable[[Scene], QWidget]] = {
     "drawer": open_drawer,
     "menu": open_menu,
     "models": open_models,
+    "guesses": open_guesses,
+    "draft": choose_draft,
+    "draftmenu": open_chosen_draft,
     "toast": delete_a_chat,
     "settings": open_settings,
     "memory": open_memory_settings,
@@ -374,6 +404,10 @@ NAMES = (
     "drawer-light-800x600",
     "menu-light-1280x800",
     "models-dark-1280x800",
+    "guesses-light-1280x800",
+    "draft-dark-1280x800",
+    "draft-light-800x600-150",
+    "draftmenu-dark-800x600-150",
     "toast-light-1280x800",
     "settings-light-1280x800",
     "memory-light-1280x800",
