@@ -277,6 +277,8 @@ class Engine:
         known = {sequence.request_id for sequence in everywhere}
         if known != self._requests.ids:
             raise RuntimeError(f"Requests {self._requests.ids} and sequences {known} differ.")
+        if self._parts.speculator.draft is not None:
+            self._parts.speculator.draft.check_integrity()
         used = kv.counts().used
         if used > kv.num_pinned and not (scheduler.has_work or goes_on):
             raise RuntimeError(f"{used} blocks are in use and no request runs.")

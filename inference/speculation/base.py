@@ -99,5 +99,8 @@ class Draft(KeptMemory, Protocol):
     def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
         """Guess at most so many tokens for each; none while it reads."""
 
+    def check_integrity(self) -> None:
+        """Prove that nothing is lost; a RuntimeError says what is."""
+
     def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
         """The sequence has ended; keep what was computed of it."""

@@ -164,7 +164,8 @@ def test_draft_model_is_changed_while_a_reply_runs():
     first, second = FakeDraft(), FakeDraft()
     speculator, sequence = with_draft(first, guess="draft"), sequence_of(range(50, 60))
     speculator.plan([(sequence, 9)])
-    assert speculator.use(second) is first  # type: ignore[arg-type,comparison-overlap]
+    before: object = speculator.use(second)  # type: ignore[arg-type]
+    assert before is first
     speculator.plan([(sequence, 9)])
     speculator.use(None)
     speculator.plan([(sequence, 9)])
