@@ -58,4 +58,5 @@ def merged(steps: list[ReplyProgressed]) -> ReplyProgressed:
         tuple(token_id for step in steps for token_id in step.token_ids),
         last.prefilled_tokens,
         last.metrics,
+        last.is_all_shown,
     )

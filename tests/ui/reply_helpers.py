@@ -98,7 +98,7 @@ def button_named(
     found = [
         child
         for child in parent.findChildren(kind)
-        if child.accessibleName() == name and not child.isHidden()
+        if child.accessibleName() == name and child.isVisibleTo(parent)
     ]
     assert len(found) == 1, f"{len(found)} controls named {name!r}"
     return found[0]

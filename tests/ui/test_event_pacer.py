@@ -1,5 +1,8 @@
 """Events at the display's pace: order kept, nothing lost."""
 
+from dataclasses import replace
+
+import pytest
 from pytestqt.qtbot import QtBot
 
 from app.messages import Event, ModelUnloaded, ReplyEnded, ReplyId, ReplyProgressed
@@ -36,8 +39,12 @@ def test_other_events_go_at_once_and_after_what_came_before(qtbot: QtBot) -> Non
     assert got == [_step(1, "a", 1), ended, ModelUnloaded()]
 
 
-def test_merged_of_one_step_is_that_step() -> None:
-    assert merged([_step(3, "z", 9)]) == _step(3, "z", 9)
+@pytest.mark.parametrize("is_all_shown", [True, False])
+def test_merged_of_one_step_is_that_step(is_all_shown: bool) -> None:
+    step = replace(_step(3, "z", 9), is_all_shown=is_all_shown)
+    assert merged([step]) == step
+    before = replace(_step(3, "y", 8), is_all_shown=not is_all_shown)
+    assert merged([before, step]).is_all_shown == is_all_shown
 
 
 def test_throttle_runs_the_first_at_once_and_then_the_last(qtbot: QtBot) -> None:

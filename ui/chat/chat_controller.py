@@ -10,6 +10,8 @@ from app.session_changes import (
     DraftReturned,
     MessageAdded,
     MessageChanged,
+    RepliesAlike,
+    RepliesChanged,
     ReplyGrew,
     ReplyPrefilling,
     ReplyStarted,
@@ -17,6 +19,7 @@ from app.session_changes import (
 )
 from ui.chat.chat_pane import ChatPane
 from ui.controls.text_bounds import too_long
+from ui.replies.answer_rows import NUM_ANSWERS, alike_text
 from ui.replies.message_view import OwnMessageView
 
 NEW_CHAT_TITLE = "New chat"
@@ -39,6 +42,11 @@ class ChatController(QObject):
         pane.empty.suggestion_chosen.connect(self._take_suggestion)
         messages = pane.messages
         messages.regenerate_requested.connect(lambda key: session.regenerate(MessageId(key)))
+        messages.several_requested.connect(
+            lambda key: session.regenerate(MessageId(key), NUM_ANSWERS)
+        )
+        messages.stop_all_requested.connect(lambda key: session.stop_versions(MessageId(key)))
+        messages.alike_reason = session.why_alike
         messages.edit_requested.connect(self._edit)
         messages.version_requested.connect(lambda key: session.show_version(MessageId(key)))
         pane.header.title_edited.connect(self._rename)
@@ -51,12 +59,23 @@ class ChatController(QObject):
         self._pane.composer.input.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def _follow(self, change: SessionChange) -> None:
-        messages = self._pane.messages
         match change:
             case ReplyGrew(message_id, text, _):
-                messages.append_text(message_id, text)
+                self._pane.messages.append_text(message_id, text)
             case ReplyPrefilling(message_id, done, total):
-                messages.set_prefill(message_id, done, total)
+                self._pane.messages.set_prefill(message_id, done, total)
+            case RepliesChanged():
+                self._pane.messages.set_running(self._session.running_versions())
+                self._show_replying()
+            case RepliesAlike(reason):
+                self._tell(alike_text(reason))
+            case _:
+                self._follow_chat(change)
+                self._show_empty()
+
+    def _follow_chat(self, change: SessionChange) -> None:
+        messages = self._pane.messages
+        match change:
             case ConversationShown(conversation):
                 self._show(conversation)
             case ConversationsChanged():
@@ -64,7 +83,7 @@ class ChatController(QObject):
             case MessageAdded(message):
                 messages.update_message(message, self._versions(message.id))
             case ReplyStarted(message):
-                messages.begin_reply(message)
+                messages.begin_reply(message, self._versions(message.id))
                 self._pane.composer.set_replying(True)
             case MessageChanged(message, _, mark):
                 messages.update_message(message, self._versions(message.id))
@@ -74,7 +93,6 @@ class ChatController(QObject):
                 self._take_back(text, message_id)
             case _:
                 pass
-        self._show_empty()
 
     def _show_empty(self) -> None:
         """The greeting or the messages, as the path is now: a chat is filled and emptied in many ways."""
@@ -88,6 +106,7 @@ class ChatController(QObject):
         self._swap_draft(conversation.id if conversation else None)
         versions = conversation.versions_on_path() if conversation else {}
         self._pane.messages.mark_left_out(self._session.left_out_mark())
+        self._pane.messages.set_running(self._session.running_versions())
         self._pane.messages.show_path(path, versions)
         self._show_empty()
         self._show_title()
@@ -142,7 +161,10 @@ class ChatController(QObject):
             self._take_back(text, MessageId(key))
 
     def _tell_refused(self, num_chars: int) -> None:
-        self._pane.toast.show_text(too_long(num_chars), icon_name="circle-alert", icon_role="warn")
+        self._tell(too_long(num_chars))
+
+    def _tell(self, words: str) -> None:
+        self._pane.toast.show_text(words, icon_name="circle-alert", icon_role="warn")
 
     def _rename(self, title: str) -> None:
         conversation = self._session.conversation

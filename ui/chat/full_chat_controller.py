@@ -172,7 +172,7 @@ class FullChatController(QObject):
             if composer.text == refused.text:
                 composer.submit()
         elif not refused.text:
-            self._session.regenerate(message_id)
+            self._session.regenerate(message_id, refused.num_replies)
         elif (view := self._editor(message_id)) and view.edited_text == refused.text:
             view.stop_editing()
             if not self._session.edit(message_id, refused.text):

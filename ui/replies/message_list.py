@@ -1,6 +1,6 @@
 """The chat: all messages of the visible path in one scrolling column. GUI thread."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QKeySequence, QMouseEvent
@@ -9,12 +9,14 @@ from PySide6.QtWidgets import QWidget
 from app.conversation import Message, MessageId
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
+from ui.replies.answer_rows import SEVERAL_AT_ONCE, alike_note
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_column import MessageColumn
 from ui.replies.reply_leaf import Leaf
 from ui.replies.reply_selection import TextSelection
 from ui.replies.reply_view import ReplyView
+from ui.replies.version_focus import focus_step, focused_step
 
 _DRAG_MS = 30
 
@@ -23,14 +25,22 @@ class MessageList(MessageColumn):
     """All messages of the visible path.
 
     Signals:
-        regenerate_requested: Id of a reply of which another version is wanted.
+        regenerate_requested: Id of a reply of which another version is wanted, or of a message that
+            has no reply.
+        several_requested: The same for several versions at once.
+        stop_all_requested: Id of a message of which all versions in the making are to end.
         edit_requested: Id of an own message, and its new text.
         version_requested: Id of the version to show.
         link_activated: Address of a link; nothing is opened here.
         action_requested: Name of an action of an error card, and the message's id.
+
+    Attributes:
+        alike_reason: Says why several answers would be the same; "" if they would differ.
     """
 
     regenerate_requested = Signal(int)
+    several_requested = Signal(int)
+    stop_all_requested = Signal(int)
     edit_requested = Signal(int, str)
     version_requested = Signal(int)
     link_activated = Signal(str)
@@ -38,7 +48,16 @@ class MessageList(MessageColumn):
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(theme, parent)
+        self.alike_reason: Callable[[], str] = lambda: ""
         self._versions: dict[MessageId, list[MessageId]] = {}
+        self._running: Mapping[MessageId, int] = {}
+        self._step: tuple[MessageId, str] | None = (
+            None  # where the keyboard left a version, and how
+        )
+        self._answers = QTimer(self)  # mostly a reply follows its question at once
+        self._answers.setSingleShot(True)
+        self._answers.setInterval(0)
+        self._answers.timeout.connect(self._show_unanswered)
         self._selection = TextSelection(self._all_leaves)
         self._drag: QPoint | None = None
         self._drag_timer = QTimer(self)
@@ -61,6 +80,8 @@ class MessageList(MessageColumn):
         kept = {message.id for message in messages}
         self._selection.clear()
         for message_id in [known for known in self._views if known not in kept]:
+            if step := focused_step(self._views[message_id]):
+                self._step = (message_id, step)
             self._drop_view(message_id)
         self._messages = list(messages)
         self._tops = {key: top for key, top in self._tops.items() if key in kept and is_same_chat}
@@ -73,12 +94,20 @@ class MessageList(MessageColumn):
                 self._busy.add(message.id)
         if not is_same_chat:
             self._follows_end = True
+        self._answers.start()
         self._pacer.flush()
 
-    def begin_reply(self, message: Message) -> None:
+    def begin_reply(self, message: Message, versions: Sequence[MessageId] = ()) -> None:
         """A reply starts: it follows the last message, and the view goes to the end."""
         self._follows_end = True
-        self.update_message(message, self._versions_of(message))
+        self.update_message(message, versions or [message.id])
+
+    def set_running(self, running: Mapping[MessageId, int]) -> None:
+        """How many versions of which message are in the making, itself counted."""
+        self._running = running
+        for message_id, view in self._views.items():
+            if isinstance(view, ReplyView):
+                view.set_running(running.get(message_id, 0))
 
     def append_text(self, message_id: MessageId, text: str) -> None:
         """Text came for a reply; it is shown with the next frame."""
@@ -109,6 +138,7 @@ class MessageList(MessageColumn):
         if view is not None:
             view.show_message(message, versions)
         self._busy.add(message.id)
+        self._answers.start()
         self._pacer.request()
 
     def view_of(self, message_id: MessageId) -> MessageView | None:
@@ -137,6 +167,8 @@ class MessageList(MessageColumn):
         if message.role == "assistant":
             reply = ReplyView(message, versions, self._theme, self._canvas)
             reply.again_requested.connect(lambda: self.regenerate_requested.emit(message_id))
+            reply.stop_all_requested.connect(lambda: self.stop_all_requested.emit(message_id))
+            reply.set_running(self._running.get(message_id, 0))
             reply.more_requested.connect(lambda: self._open_more(reply))
             reply.action_requested.connect(
                 lambda name: self.action_requested.emit(name, message_id)
@@ -145,6 +177,9 @@ class MessageList(MessageColumn):
         else:
             own = OwnMessageView(message, versions, self._theme, self._canvas)
             own.edit_requested.connect(lambda text: self.edit_requested.emit(message_id, text))
+            own.reply_requested.connect(lambda: self.regenerate_requested.emit(message_id))
+            own.several_requested.connect(lambda: self.several_requested.emit(message_id))
+            self._answers.start()
             view = own
         view.link_activated.connect(self.link_activated)
         view.version_requested.connect(self.version_requested)
@@ -155,6 +190,27 @@ class MessageList(MessageColumn):
         self._mark_busy(message_id)
         self._mark_stale(message_id)
         return view
+
+    def _place(self, deadline: float) -> None:
+        super()._place(deadline)
+        if self._step is not None:
+            self._go_on_stepping(*self._step)
+
+    def _go_on_stepping(self, left_id: MessageId, step: str) -> None:
+        """The focus was on an arrow of a version that has gone: it belongs on the one that came."""
+        versions = [it.id for it in self._messages if left_id in self._versions_of(it)]
+        view = self._views.get(versions[0]) if versions else None
+        if not versions or (view is not None and not view.isHidden()):
+            self._step = None
+        if view is not None and not view.isHidden():
+            focus_step(view, step)
+
+    def _show_unanswered(self) -> None:
+        """Offer a reply to a message that ends the chat."""
+        last_id = self._messages[-1].id if self._messages else None
+        for message_id, view in self._views.items():
+            if isinstance(view, OwnMessageView):
+                view.set_unanswered(message_id == last_id)
 
     # ------------------------------------------------------------ selection and keys
 
@@ -244,6 +300,14 @@ class MessageList(MessageColumn):
             lambda: self.regenerate_requested.emit(reply.message.id),
             icon_name="refresh-cw",
         )
+        menu.add(
+            SEVERAL_AT_ONCE,
+            lambda: self.several_requested.emit(reply.message.id),
+            icon_name="layers",
+        )
+        reason = self.alike_reason()
+        if reason:
+            menu.add_heading(alike_note(reason))
         menu.open_below(reply.more_button)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:

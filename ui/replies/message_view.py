@@ -15,6 +15,7 @@ from app.conversation import Message
 from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 from ui.markdown.blocks import Block
+from ui.replies.answer_rows import UnansweredRow
 from ui.replies.reply_buttons import RevealedButton, copy_to_clipboard
 from ui.replies.reply_editor import MessageEditor
 from ui.replies.reply_flow import BlockFlow
@@ -26,6 +27,7 @@ BUBBLE_RADIUS = 18
 BUBBLE_SHARE = 0.78
 _PADDING_X = 16
 _PADDING_Y = 8
+_ROW_GAP = 4
 
 
 class MessageView(QWidget):
@@ -95,9 +97,12 @@ class OwnMessageView(MessageView):
 
     Signals:
         edit_requested: The new text, after Save.
+        reply_requested, several_requested: It has no reply, and one or several are wanted.
     """
 
     edit_requested = Signal(str)
+    reply_requested = Signal()
+    several_requested = Signal()
 
     def __init__(
         self, message: Message, versions: Sequence[int], theme: Theme, parent: QWidget
@@ -116,6 +121,9 @@ class OwnMessageView(MessageView):
         self._edit.clicked.connect(lambda: self.start_editing())
         self._switch = VersionSwitch(theme, self)
         self._switch.version_requested.connect(self.version_requested)
+        self._unanswered = UnansweredRow(theme, self)
+        self._unanswered.reply_requested.connect(self.reply_requested)
+        self._unanswered.several_requested.connect(self.several_requested)
         self.show_message(message, versions)
 
     def _made_button(self, icon_name: str, name: str) -> RevealedButton:
@@ -132,6 +140,12 @@ class OwnMessageView(MessageView):
             self._num_shown = 0
             self._is_complete = False
         self.height_changed.emit()
+
+    def set_unanswered(self, is_unanswered: bool) -> None:
+        """Whether a reply to it is offered, since there is none and none is on its way."""
+        if is_unanswered == self._unanswered.isHidden():
+            self._unanswered.setVisible(is_unanswered)
+            self.height_changed.emit()
 
     def advance(self, deadline: float) -> bool:
         """Make the pieces of a long text."""
@@ -160,7 +174,12 @@ class OwnMessageView(MessageView):
         self._flow.setGeometry(left + _PADDING_X, _PADDING_Y, inner, height)
         self._place_actions(left)
         self.update()
-        return height + 2 * _PADDING_Y
+        height += 2 * _PADDING_Y
+        if not self._unanswered.isHidden():
+            row = self._unanswered.wanted_height()
+            self._unanswered.setGeometry(BLEED, height + _ROW_GAP, width, row)
+            height += _ROW_GAP + row
+        return height
 
     def _place_actions(self, right: int) -> None:
         row = self._theme.line_height("body") + 2 * _PADDING_Y
@@ -177,6 +196,7 @@ class OwnMessageView(MessageView):
         """Colours or sizes are new."""
         self._flow.restyle()
         self._switch.place()
+        self._unanswered.place()
         if self._editor is not None:
             self._editor.restyle()
         self.update()

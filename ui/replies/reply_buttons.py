@@ -1,4 +1,4 @@
-"""Buttons that only replies have: Copy with its answer, and the round way to the end. GUI thread."""
+"""Buttons that only messages have: with a small word, Copy with its answer, the way to the end. GUI thread."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,7 @@ _HEIGHT = 26
 _PADDING = 8
 _ICON = 16
 _GAP = 6
+_STOP_GLYPH = 10
 _TO_END = 36
 _SHADOW_LEVEL = 2
 
@@ -72,6 +73,61 @@ class CopyButton(HoverButton):
         painter.setPen(QColor(color))
         place = QRectF(left + _ICON + _GAP, 0, text_width + 2, self.height())
         painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.label)
+
+
+class WordButton(HoverButton):
+    """A small icon and a word, in a row below a message."""
+
+    PADDING = _PADDING
+
+    def __init__(self, theme: Theme, icon_name: str, text: str, parent: QWidget) -> None:
+        super().__init__(theme, parent)
+        self._icon_name = icon_name
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.ArrowCursor)
+        self.set_words(text)
+
+    def set_words(self, text: str, tip: str = "") -> None:
+        """Say this; `tip` says more on hover."""
+        self.setText(text)
+        self.setAccessibleName(text)
+        self.setToolTip(tip)
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """Qt override."""
+        metrics = QFontMetrics(self.theme.font("small_strong"))
+        width = 2 * _PADDING + _ICON + _GAP + metrics.horizontalAdvance(self.text())
+        return QSize(width, self.theme.px(_HEIGHT))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Qt override."""
+        painter = QPainter(self)
+        veil = self.veil()
+        if veil is not None:
+            paint_rounded(painter, QRectF(self.rect()), 6, fill=veil)
+        color = self.theme.palette.text if self.underMouse() else self.theme.palette.text_2
+        self._paint_icon(
+            painter, color, QRectF(_PADDING, (self.height() - _ICON) / 2, _ICON, _ICON)
+        )
+        painter.setFont(self.theme.font("small_strong"))
+        painter.setPen(QColor(color))
+        words = self.rect().adjusted(_PADDING + _ICON + _GAP, 0, 0, 0)
+        painter.drawText(words, Qt.AlignmentFlag.AlignVCenter, self.text())
+
+    def _paint_icon(self, painter: QPainter, color: str, place: QRectF) -> None:
+        paint_icon(painter, self._icon_name, color, place)
+
+
+class StopWordButton(WordButton):
+    """Stops replies: it has the glyph of the composer's stop button, as an outline reads as a box to tick."""
+
+    def __init__(self, theme: Theme, text: str, parent: QWidget) -> None:
+        super().__init__(theme, "", text, parent)
+
+    def _paint_icon(self, painter: QPainter, color: str, place: QRectF) -> None:
+        inset = (_ICON - _STOP_GLYPH) / 2
+        paint_rounded(painter, place.adjusted(inset, inset, -inset, -inset), 2, fill=color)
 
 
 class RevealedButton(IconButton):

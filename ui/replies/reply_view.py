@@ -12,6 +12,7 @@ from ui.controls.labels import Label
 from ui.look.theme import Theme
 from ui.markdown.stream import MarkdownStream
 from ui.markdown.thinking import ThinkingSplitter
+from ui.replies.answer_rows import RunningRow
 from ui.replies.error_card import ErrorCard, actions_for
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import copy_to_clipboard
@@ -40,11 +41,13 @@ class ReplyView(MessageView):
         again_requested: Make another version.
         more_requested: The menu button was pressed.
         action_requested: Name of an action of the error card.
+        stop_all_requested: All versions in the making are to end.
     """
 
     again_requested = Signal()
     more_requested = Signal()
     action_requested = Signal(str)
+    stop_all_requested = Signal()
 
     def __init__(
         self, message: Message, versions: Sequence[int], theme: Theme, parent: QWidget
@@ -61,6 +64,11 @@ class ReplyView(MessageView):
         self._footer.copy_requested.connect(lambda: copy_to_clipboard(self.text))
         self._footer.again_requested.connect(self.again_requested)
         self._footer.more_requested.connect(self.more_requested)
+        self._running = RunningRow(theme, self)
+        self._running.version_requested.connect(self.version_requested)
+        self._running.stop_all_requested.connect(self.stop_all_requested)
+        self._versions: Sequence[int] = ()
+        self._num_running = 0
         self._note = Label(theme, style="small", role="text_2", parent=self)
         self._note.hide()
         self._prefill = Label(theme, style="small", role="text_2", parent=self)
@@ -134,13 +142,30 @@ class ReplyView(MessageView):
         elif not is_behind:
             self._clear()
             self.append_text(message.content)
+        self._versions = versions
         self._footer.show_message(message, versions)
         self._footer.setVisible(not self.is_streaming)
         self._show_status()
         self._announce("Reply", message.content)
         self.work_added.emit()
 
+    def set_running(self, num_running: int) -> None:
+        """How many versions of the reply are in the making, itself counted."""
+        if num_running != self._num_running:
+            self._num_running = num_running
+            self._show_running()
+            self.height_changed.emit()
+
+    def _show_running(self) -> None:
+        self._running.show_state(
+            self._versions,
+            self.message.id,
+            is_streaming=self.is_streaming,
+            num_running=self._num_running,
+        )
+
     def _show_status(self) -> None:
+        self._show_running()
         note = NOTES.get(self.message.status, "")
         is_empty = self.message.status == "stopped" and not self._num_received
         self._note.setText(STOPPED_AT_ONCE if is_empty else note)
@@ -243,6 +268,11 @@ class ReplyView(MessageView):
             height = self._footer.wanted_height()
             self._footer.setGeometry(0, y + _FOOTER_GAP, width + 2 * BLEED, height)
             y += _FOOTER_GAP + height
+        if not self._running.isHidden():
+            gap = _FOOTER_GAP if self._footer.isHidden() else 0
+            height = self._running.wanted_height()
+            self._running.setGeometry(0, y + gap, width + 2 * BLEED, height)
+            y += gap + height
         return y
 
     def _place_caret(self, flow_top: int) -> None:
@@ -260,6 +290,7 @@ class ReplyView(MessageView):
         """Colours or sizes are new."""
         self._flow.restyle()
         self._footer.restyle()
+        self._running.place()
         for part in (self._card, self._thoughts):
             if part is not None:
                 part.restyle()

@@ -102,7 +102,7 @@ class ChatList(QListView):
         super().__init__(parent)
         self._theme = theme
         self._open_id: str | None = None
-        self._replying_id: str | None = None
+        self._replying_ids: frozenset[str] = frozenset()
         self._has_keyboard_focus = False
         self._late_rows: list[Row] | None = None
         self._painter = ChatRowPainter(theme)
@@ -141,10 +141,11 @@ class ChatList(QListView):
         self._open_id = chat_id
         self.viewport().update()
 
-    def set_replying(self, chat_id: str | None) -> None:
-        """Mark the chat whose reply is being written."""
-        self._replying_id = chat_id
-        self.viewport().update()
+    def set_replying(self, chat_ids: frozenset[str]) -> None:
+        """Mark the chats in which replies are being written."""
+        if chat_ids != self._replying_ids:
+            self._replying_ids = chat_ids
+            self.viewport().update()
 
     def rename(self, chat_id: str | None) -> bool:
         """Let the person type a new title into the row; False if the chat is not listed."""
@@ -165,7 +166,7 @@ class ChatList(QListView):
         is_focused = has_ring and self.currentIndex() == index
         marks = {
             "open": row.id == self._open_id,
-            "replying": row.id == self._replying_id,
+            "replying": row.id in self._replying_ids,
             "hovered": is_hovered,
             "focused": is_focused,
         }

@@ -9,8 +9,7 @@ from app.conversation import ConversationId
 from app.session_changes import (
     ConversationsChanged,
     ConversationShown,
-    MessageChanged,
-    ReplyStarted,
+    RepliesChanged,
     SessionChange,
 )
 from ui.controls.toast import Toast
@@ -60,9 +59,7 @@ class SidebarController(QObject):
                 self._list()
             case ConversationShown():
                 self._mark()
-            case ReplyStarted(message):
-                self._sidebar.chat_list.set_replying(message.conversation_id)
-            case MessageChanged():
+            case RepliesChanged():
                 self._mark_replying()
             case _:
                 pass
@@ -81,8 +78,4 @@ class SidebarController(QObject):
         self._mark_replying()
 
     def _mark_replying(self) -> None:
-        conversation = self._session.conversation
-        is_replying = self._session.is_replying and conversation is not None
-        self._sidebar.chat_list.set_replying(
-            conversation.id if conversation and is_replying else None
-        )
+        self._sidebar.chat_list.set_replying(frozenset(self._session.replying_chats()))
