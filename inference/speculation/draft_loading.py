@@ -14,12 +14,18 @@ from inference.engine_loading import EngineParts, ProgressCallback, load_parts
 from inference.errors import InvalidRequestError
 from inference.model.loader import LoadedModel, load_model
 from inference.model.memory import release_unused
-from inference.speculation.vocabulary_match import vocabulary_difference
+from inference.speculation.vocabulary_match import (
+    is_other_vocabulary,
+    tokenizer_at,
+    vocabulary_difference,
+)
+from inference.text.tokenizer import Tokenizer
 
 MAX_KV_BYTES = 512 * 2**20
 """Keys and values of a few chats; of those that gave way, the rows are on disk or read again."""
 
 _MIN_KV_BYTES = 2**20
+_HINT = "Choose a smaller model of the same family."
 
 
 def load_draft_parts(
@@ -45,8 +51,12 @@ def load_draft_parts(
 
     def load_checked(path: Path, **options: object) -> LoadedModel:
         loaded = load(path, **options)
-        _check(loaded, target)
+        _check_vocabulary(loaded.tokenizer, target)
+        _check_size(loaded, target)
         return loaded
+
+    if is_other_vocabulary(target.info.path, path):
+        _check_vocabulary(tokenizer_at(path), target)  # before its weights are read
 
     num_threads = torch.get_num_threads()
     try:
@@ -92,23 +102,21 @@ def _config_beside(target: EngineParts) -> EngineConfig:
     )
 
 
-def _check(loaded: LoadedModel, target: EngineParts) -> None:
-    reason = vocabulary_difference(target.tokenizer, loaded.tokenizer)
-    if not reason and loaded.num_parameters > target.info.num_parameters:
-        reason = (
-            f"It has {loaded.num_parameters:,} weights, more than the "
-            f"{target.info.num_parameters:,} of the model that it should guess for."
-        )
-    if not reason and loaded.weights_bytes > target.info.weights_bytes:
-        reason = (
-            f"Its weights take {_megabytes(loaded.weights_bytes)}, more than the "
-            f"{_megabytes(target.info.weights_bytes)} of the model that it should guess for."
-        )
-    if reason:
-        raise InvalidRequestError(
-            "draft_model", reason, hint="Choose a smaller model of the same family."
-        )
+def _check_vocabulary(tokenizer: Tokenizer, target: EngineParts) -> None:
+    difference = vocabulary_difference(target.tokenizer, tokenizer)
+    if difference:
+        raise InvalidRequestError("draft_model", difference, hint=_HINT)
 
 
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"
+def _check_size(loaded: LoadedModel, target: EngineParts) -> None:
+    sizes = (
+        (loaded.num_parameters, target.info.num_parameters, "weights"),
+        (loaded.weights_bytes, target.info.weights_bytes, "bytes of weights"),
+    )
+    for its, of_target, what in sizes:
+        if its > of_target:
+            reason = (
+                f"It has {its:,} {what}, more than the {of_target:,} of the model that it should "
+                "guess for."
+            )
+            raise InvalidRequestError("draft_model", reason, hint=_HINT)

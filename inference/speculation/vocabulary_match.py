@@ -19,6 +19,7 @@ from inference.formats.gguf import GgufFile
 from inference.text.markup_names import END_OF_TURN
 from inference.text.tokenizer import Tokenizer
 from inference.text.tokenizer_folder import tokenizer_from_folder
+from inference.text.tokenizer_gguf import tokenizer_from_metadata
 
 MAX_SHARE = 0.6
 """Of the target's bytes, what a draft model may have to be offered: a larger one cannot pay."""
@@ -68,6 +69,26 @@ def vocabulary_digest(path: Path | str) -> bytes | None:
         The same for models of one vocabulary; None if the files cannot be read.
     """
     return _digest_of(str(path), _files_of(Path(path)))
+
+
+def is_other_vocabulary(target_path: Path | str, path: Path | str) -> bool:
+    """Whether the files of two models tell that their vocabularies differ; False if they do not tell."""
+    digest = vocabulary_digest(path)
+    target = None if digest is None else vocabulary_digest(target_path)
+    return target is not None and target != digest
+
+
+def tokenizer_at(path: Path) -> Tokenizer:
+    """Read the tokenizer of a model without its weights.
+
+    Raises:
+        ModelFileError: The files are not sound.
+        UnsupportedModelError: They are of a kind that is not known.
+    """
+    if path.is_dir():
+        return tokenizer_from_folder(path)
+    with GgufFile.read(path) as file:
+        return tokenizer_from_metadata(file.metadata, path)
 
 
 def model_bytes(path: Path | str) -> int:

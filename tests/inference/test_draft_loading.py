@@ -101,7 +101,7 @@ def test_load_refuses_a_model_whose_weights_take_more_memory_than_the_target(
 ) -> None:
     large = replace(make_loaded(), weights_bytes=target.info.weights_bytes + 1)
 
-    with pytest.raises(InvalidRequestError, match=r"take [\d.]+ MB, more than the [\d.]+ MB"):
+    with pytest.raises(InvalidRequestError, match=r"It has [\d,]+ bytes of weights, more than"):
         load(target, lambda: large)
 
 
@@ -152,3 +152,17 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
     draft.close()
     with pytest.raises(InvalidRequestError, match="more than the"):
         DraftModel.load(paths[1], small)
+
+
+def test_load_refuses_another_vocabulary_before_it_reads_weights(tmp_path: Path) -> None:
+    target_path, path = (
+        write_twin(remake(wide_config(vocab_size=rows)), tmp_path / f"{rows}.gguf")
+        for rows in (280, 272)
+    )
+    config = EngineConfig(device="cpu", num_threads=1, guess="off")
+
+    def fail(path: Path, **options: object) -> LoadedModel:
+        raise AssertionError("weights are read")
+
+    with pytest.raises(InvalidRequestError, match="Its vocabulary has 272 entries, and 280 in"):
+        DraftModel.load(path, load_parts(target_path, config, None), load=fail)
