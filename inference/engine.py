@@ -18,7 +18,7 @@ from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
 from inference.config import EngineConfig, GuessName, SamplingParams
-from inference.engine_loading import EngineParts, ProgressCallback, load_parts
+from inference.engine_loading import EngineParts, ProgressCallback, calibrate_guessing, load_parts
 from inference.errors import EngineError
 from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
@@ -209,6 +209,7 @@ class Engine:
     def set_guess(self, guess: GuessName) -> None:
         """Say who may guess ahead from the next step on; replies do not change by it."""
         self._parts.speculator.set_guess(guess)
+        calibrate_guessing(self._parts)
 
     def use_draft(self, path: Path | str | None) -> ModelInfo | None:
         """Take a draft model into use, in place of the one before; running replies go on.

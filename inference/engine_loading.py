@@ -140,15 +140,11 @@ def load_parts(
         kernels=_describe_kernels(model),
         num_threads=num_threads,
         device=device,
-        load_ms=(time.perf_counter() - began) * 1000,
         kv_scheme=kv.tensors.scheme.name,
         kv_schemes=kv.schemes,
     )
-    logger.info("model ready after %.0f ms: %s, %s", info.load_ms, info.architecture, reason)
-    if on_progress is not None:
-        on_progress(LoadProgress("Ready", 1.0))
     vocab_size = min(model.vocab_size, loaded.tokenizer.vocab_size)
-    return EngineParts(
+    parts = EngineParts(
         runner=runner,
         kv=kv.manager,
         memory=kv.memory,
@@ -156,26 +152,31 @@ def load_parts(
         pace=StepPace(most) if model.has_independent_rows else None,
         tokenizer=loaded.tokenizer,
         template=loaded.chat_template,
-        speculator=_make_speculator(config, runner, kv.manager, loaded.tokenizer),
+        speculator=Speculator(
+            StepCosts(),
+            guess=config.guess,
+            draft_tokens=config.draft_tokens,
+            stop_ids=loaded.tokenizer.eos_ids,
+        ),
         vocab_size=vocab_size,
         config=config,
         device=device,
         info=info,
     )
+    calibrate_guessing(parts)
+    load_ms = (time.perf_counter() - began) * 1000
+    parts.info = replace(info, load_ms=load_ms)
+    logger.info("model ready after %.0f ms: %s, %s", load_ms, info.architecture, reason)
+    if on_progress is not None:
+        on_progress(LoadProgress("Ready", 1.0))
+    return parts
 
 
-def _make_speculator(
-    config: EngineConfig, runner: Runner, kv: KvCacheManager, tokenizer: Tokenizer
-) -> Speculator:
-    costs = StepCosts()
-    if config.guess != "off":
-        costs.calibrate(measure_steps(runner, kv))
-    return Speculator(
-        costs,
-        guess=config.guess,
-        draft_tokens=config.draft_tokens,
-        stop_ids=tokenizer.eos_ids,
-    )
+def calibrate_guessing(parts: EngineParts) -> None:
+    """Measure what steps take, once, if that is of use and nothing runs."""
+    guesses = parts.speculator
+    if guesses.is_on and not guesses.is_calibrated and not parts.scheduler.has_work:
+        guesses.calibrate(measure_steps(parts.runner, parts.kv))
 
 
 def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:

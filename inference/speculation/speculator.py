@@ -8,7 +8,7 @@ Nothing here can change a reply: a draft only says which rows are computed besid
 Engine thread only.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 
 from inference.config import MAX_DRAFT_TOKENS, GuessName
@@ -41,6 +41,7 @@ class Speculator:
 
     Attributes:
         draft: The second model; None without one.
+        is_calibrated: Whether steps were measured before the first reply.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Speculator:
             stop_ids: End-of-turn ids: after one nothing is guessed.
         """
         self.draft: Draft | None = None
+        self.is_calibrated = False
         self._costs = costs
         self._guess = guess
         self._is_fixed = draft_tokens is not None
@@ -72,6 +74,16 @@ class Speculator:
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
     # ------------------------------------------------------------------ who guesses
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody may guess."""
+        return self._guess != "off"
+
+    def calibrate(self, measured: Mapping[int, float]) -> None:
+        """Take milliseconds of steps by their rows."""
+        self._costs.calibrate(measured)
+        self.is_calibrated = True
 
     def set_guess(self, guess: GuessName) -> None:
         """Say who may guess from the next step on."""
@@ -99,7 +111,7 @@ class Speculator:
         """
         for sequence, _ in decoding:
             sequence.draft = ()
-        if self._guess == "off" or not decoding:
+        if not self.is_on or not decoding:
             return
         self._asked.clear()
         self._by_model.clear()
