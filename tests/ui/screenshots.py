@@ -320,6 +320,35 @@ def show_reasons(scene: Scene) -> QWidget:
     return scene.window
 
 
+def write_three_answers(scene: Scene) -> QWidget:
+    session = scene.program.session
+    session.stop()
+    wait_until(lambda: not session.is_replying)
+    conversation = session.conversation
+    assert conversation is not None
+    assert conversation.leaf_id is not None
+    scene.script.tokens_per_s = 30.0
+    session.regenerate(conversation.leaf_id, 3)
+    wait(900)
+    return scene.window
+
+
+def leave_a_question(scene: Scene) -> QWidget:
+    session = scene.program.session
+    session.stop()
+    wait_until(lambda: not session.is_replying)
+    conversation = session.conversation
+    assert conversation is not None
+    store = ConversationStore(scene.paths.database_file)
+    store.add_message(
+        conversation.id, parent_id=conversation.leaf_id, role="user", content="And at 5%?"
+    )
+    store.close()
+    session.open_chat(conversation.id)
+    wait(300)
+    return scene.window
+
+
 def open_chat_settings(scene: Scene) -> QWidget:
     scene.program.controller.open_chat_settings()
     return scene.program.controller.dialog or scene.window
@@ -362,6 +391,8 @@ SETUPS: dict[str, Callable[[Scene], QWidget]] = {
     "leftout": leave_out,
     "summing": sum_up,
     "reason": show_reasons,
+    "answers": write_three_answers,
+    "unanswered": leave_a_question,
     "chatsettings": open_chat_settings,
     "about": open_about,
     "failed": fail_to_load,
@@ -424,6 +455,9 @@ NAMES = (
     "reason-light-1280x800",
     "reason-dark-800x600",
     "reason-light-800x600-150",
+    "answers-light-1280x800",
+    "answers-dark-800x600-150",
+    "unanswered-light-1280x800",
     "chatsettings-dark-1280x800",
     "about-light-1280x800",
     "failed-light-1280x800",

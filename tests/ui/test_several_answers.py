@@ -136,6 +136,15 @@ def test_question_without_a_reply_offers_one_and_several(qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: own_view(shown, 3).findChildren(UnansweredRow)[0].isHidden())
 
 
+def test_button_below_a_reply_asks_for_several_answers(qtbot: QtBot) -> None:
+    shown = make_list(qtbot, make_message(1, "user", "q"), make_message(2, content="a"))
+    asked = collected(shown.several_requested)
+    button: QWidget = button_named(reply_view(shown, 2), "3 answers at once")
+    assert button.toolTip() == "3 answers at once"
+    QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert asked == [(2,)]
+
+
 def test_menu_of_a_reply_offers_several_answers(qtbot: QtBot) -> None:
     shown = make_list(qtbot, make_message(1, "user", "q"), make_message(2, content="a"))
     asked = collected(shown.several_requested)

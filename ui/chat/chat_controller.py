@@ -19,7 +19,7 @@ from app.session_changes import (
 )
 from ui.chat.chat_pane import ChatPane
 from ui.controls.text_bounds import too_long
-from ui.replies.answer_rows import NUM_ANSWERS, alike_text
+from ui.replies.answer_words import NUM_ANSWERS, alike_text
 from ui.replies.message_view import OwnMessageView
 
 NEW_CHAT_TITLE = "New chat"

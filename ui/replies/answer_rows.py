@@ -7,32 +7,12 @@ from PySide6.QtWidgets import QWidget
 
 from ui.controls.labels import ElidedLabel
 from ui.look.theme import Theme
+from ui.replies.answer_words import SEVERAL, SEVERAL_TIP, running_text
 from ui.replies.reply_buttons import StopWordButton, WordButton
 from ui.replies.reply_footer import BLEED, HEIGHT, VersionSwitch
 
-NUM_ANSWERS = 3
-SEVERAL = f"{NUM_ANSWERS} answers"
-SEVERAL_AT_ONCE = f"{SEVERAL} at once"
-SEVERAL_TIP = f"Write {NUM_ANSWERS} answers at once, each as a version of its own"
 _SWITCH_LEFT = BLEED - 6
 _GAP = 8
-
-
-def running_text(num_others: int) -> str:
-    """What is being written besides the version that is shown."""
-    if num_others == 1:
-        return "1 more answer is being written"
-    return f"{num_others} more answers are being written"
-
-
-def alike_text(reason: str) -> str:
-    """Why only one of several answers is made; `reason` goes on after "because"."""
-    return f"All answers would be the same, because {reason}. So one is made."
-
-
-def alike_note(reason: str) -> str:
-    """The same in few words, below what asks for several."""
-    return f"One only, because {reason}"
 
 
 class RunningRow(QWidget):

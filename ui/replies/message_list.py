@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QWidget
 from app.conversation import Message, MessageId
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
-from ui.replies.answer_rows import SEVERAL_AT_ONCE, alike_note
+from ui.replies.answer_words import SEVERAL_AT_ONCE, alike_note
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_column import MessageColumn
@@ -167,6 +167,7 @@ class MessageList(MessageColumn):
         if message.role == "assistant":
             reply = ReplyView(message, versions, self._theme, self._canvas)
             reply.again_requested.connect(lambda: self.regenerate_requested.emit(message_id))
+            reply.several_requested.connect(lambda: self.several_requested.emit(message_id))
             reply.stop_all_requested.connect(lambda: self.stop_all_requested.emit(message_id))
             reply.set_running(self._running.get(message_id, 0))
             reply.more_requested.connect(lambda: self._open_more(reply))

@@ -11,6 +11,7 @@ from inference.metrics import RequestMetrics
 from ui.controls import numbers
 from ui.controls.buttons import IconButton
 from ui.look.theme import Theme
+from ui.replies.answer_words import SEVERAL_AT_ONCE
 from ui.replies.guess_words import guess_text, short_guess_text
 from ui.replies.reuse_words import reused_text, short_stop_text, stop_text
 
@@ -118,12 +119,13 @@ class ReplyFooter(QWidget):
 
     Signals:
         version_requested: Id of the version to show.
-        copy_requested, again_requested, more_requested: A button was pressed.
+        copy_requested, again_requested, several_requested, more_requested: A button was pressed.
     """
 
     version_requested = Signal(int)
     copy_requested = Signal()
     again_requested = Signal()
+    several_requested = Signal()
     more_requested = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:
@@ -139,6 +141,7 @@ class ReplyFooter(QWidget):
         self._buttons = [
             self._made_button("copy", "Copy reply", self.copy_requested),
             self._made_button("refresh-cw", "Reply again", self.again_requested),
+            self._made_button("layers", SEVERAL_AT_ONCE, self.several_requested),
             self._made_button("ellipsis", "More", self.more_requested),
         ]
         self.set_strong(False)

@@ -38,13 +38,14 @@ class ReplyView(MessageView):
     """A reply.
 
     Signals:
-        again_requested: Make another version.
+        again_requested, several_requested: Make another version, or several at once.
         more_requested: The menu button was pressed.
         action_requested: Name of an action of the error card.
         stop_all_requested: All versions in the making are to end.
     """
 
     again_requested = Signal()
+    several_requested = Signal()
     more_requested = Signal()
     action_requested = Signal(str)
     stop_all_requested = Signal()
@@ -63,6 +64,7 @@ class ReplyView(MessageView):
         self._footer.version_requested.connect(self.version_requested)
         self._footer.copy_requested.connect(lambda: copy_to_clipboard(self.text))
         self._footer.again_requested.connect(self.again_requested)
+        self._footer.several_requested.connect(self.several_requested)
         self._footer.more_requested.connect(self.more_requested)
         self._running = RunningRow(theme, self)
         self._running.version_requested.connect(self.version_requested)
