@@ -1,5 +1,9 @@
 """Several replies to one question at once: branches, seeds, stopping, and what a crash leaves."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from app.conversation import ChatSettings, MessageId
@@ -459,6 +463,41 @@ def test_replies_that_stream_side_by_side_are_stored_one_after_the_other(ready: 
     ready.now += 2 * SAVE_SPACING_S
     ready.says("b", second)
     assert versions(ready, 3, 4) == [("A", "streaming"), ("Bb", "streaming")]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITER = """
+import sys
+from pathlib import Path
+from app.conversation import MessageId
+from tests.app.session_bench import Bench
+bench = Bench(Path(sys.argv[1]))
+bench.ready()
+bench.turn("a", "b")
+bench.session.regenerate(MessageId(2), 3)
+replies = [command.reply_id for command in bench.posted[-3:]]
+for name, reply_id in zip("ABC", replies):
+    bench.now += 1.0
+    bench.says(name + " so far", reply_id)
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_process_that_is_killed_leaves_three_readable_branches(bench: Bench) -> None:
+    bench.store.close()
+    command = [sys.executable, "-c", WRITER, str(bench.path.parent)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline().strip() == b"written"
+        writer.kill()
+    bench.start()
+    bench.session.open_chat(bench.session.conversations()[0].id)
+    assert bench.last.id == 3
+    told = [(m.content, m.status) for m in bench.chat.messages.values()]
+    assert told[2:] == [(f"{name} so far", "stopped") for name in "ABC"]
 
 
 def test_program_that_died_leaves_three_readable_branches(ready: Bench) -> None:

@@ -194,6 +194,15 @@ def test_another_reply_that_was_refused_comes_with_the_choice(crowded: OpenWindo
     assert crowded.chat.composer.text == "A draft"
 
 
+def test_three_answers_that_were_refused_come_with_the_choice(crowded: OpenWindow) -> None:
+    crowded.session.regenerate(crowded.messages[-1].id, 3)
+    crowded.wait(lambda: "2,100 tokens" in crowded.chat.full_card.text)
+    assert crowded.engine.requests == []
+    crowded.click("Leave out the oldest", crowded.chat.full_card)
+    crowded.wait(lambda: len(crowded.engine.requests) == 3 and not crowded.session.is_replying)
+    assert crowded.prompts == [["Second"]] * 3
+
+
 def test_draft_begun_after_a_refused_reply_is_what_the_choice_is_about(
     crowded: OpenWindow,
 ) -> None:

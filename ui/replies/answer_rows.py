@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QWidget
 
 from ui.controls.labels import ElidedLabel
 from ui.look.theme import Theme
-from ui.replies.answer_words import SEVERAL, SEVERAL_TIP, running_text
+from ui.replies.answer_words import SEVERAL, SEVERAL_TIP, STOP_ALL_TIP, running_text
 from ui.replies.reply_buttons import StopWordButton, WordButton
 from ui.replies.reply_footer import BLEED, HEIGHT, VersionSwitch
 
@@ -60,7 +60,7 @@ class RunningRow(QWidget):
         self._switch.setVisible(has_switch)
         num_others = num_running - is_streaming
         self._label.set_text(running_text(num_others))
-        self._stop.set_words("Stop all" if num_running > 1 else "Stop it", "")
+        self._stop.set_words("Stop all" if num_running > 1 else "Stop it", STOP_ALL_TIP)
         for part in (self._label, self._stop):
             part.setVisible(num_others > 0)
         self.setVisible(has_switch or num_others > 0)

@@ -4,6 +4,7 @@ NUM_ANSWERS = 3
 SEVERAL = f"{NUM_ANSWERS} answers"
 SEVERAL_AT_ONCE = f"{SEVERAL} at once"
 SEVERAL_TIP = f"Write {NUM_ANSWERS} answers at once, each as a version of its own"
+STOP_ALL_TIP = "End all answers to this question; what there is of them is kept"
 
 
 def running_text(num_others: int) -> str:

@@ -9,11 +9,11 @@ from PySide6.QtWidgets import QWidget
 from app.conversation import Message, MessageId
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
-from ui.replies.answer_words import SEVERAL_AT_ONCE, alike_note
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_column import MessageColumn
 from ui.replies.reply_leaf import Leaf
+from ui.replies.reply_menu import reply_menu
 from ui.replies.reply_selection import TextSelection
 from ui.replies.reply_view import ReplyView
 from ui.replies.version_focus import focus_step, focused_step
@@ -292,23 +292,7 @@ class MessageList(MessageColumn):
     # ------------------------------------------------------------ menus
 
     def _open_more(self, reply: ReplyView) -> None:
-        menu = Menu(self._theme, "Reply", self)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        menu.add("Copy as Markdown", lambda: copy_to_clipboard(reply.text), icon_name="copy")
-        menu.add("Copy as plain text", lambda: copy_to_clipboard(reply.plain_text()))
-        menu.add(
-            "Reply again",
-            lambda: self.regenerate_requested.emit(reply.message.id),
-            icon_name="refresh-cw",
-        )
-        menu.add(
-            SEVERAL_AT_ONCE,
-            lambda: self.several_requested.emit(reply.message.id),
-            icon_name="layers",
-        )
-        reason = self.alike_reason()
-        if reason:
-            menu.add_heading(alike_note(reason))
+        menu = reply_menu(self._theme, reply, alike_reason=self.alike_reason(), parent=self)
         menu.open_below(reply.more_button)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
