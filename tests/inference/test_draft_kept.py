@@ -111,6 +111,7 @@ def test_end_while_blocks_are_loaded_leaves_nothing_in_use(tmp_path: Path) -> No
         assert draft.guess(sequence, 2) == []
         assert draft.parts.scheduler.loading
         draft.model.propose([])  # one that is not wanted any more goes on loading
+        assert draft.parts.scheduler.loading
         draft.model.end(sequence, keep=True, on_disk=True)
         while draft.model.tend():
             draft.parts.memory.wait_for_transfer(0.05)

@@ -58,6 +58,7 @@ def test_guesses_that_are_still_right_are_given_again_without_being_computed() -
 
         assert draft.guess(sequence, 3) == guesses[2:]
         assert draft.runner.take() == []
+        assert draft.model.lag(sequence) == 0
         assert draft.guess(sequence, 4) == [*guesses[2:], *draft.truth(sequence, 4)[3:]]
         assert draft.runner.take() == [[(18, 1)]]
 
