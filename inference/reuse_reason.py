@@ -28,7 +28,7 @@ that holds:
     and if there is none
     not_kept        it was cleared, or nobody knows why
 and wherever that would be said
-    no_room         the disk is too small for what the chat had
+    no_room         the disk is too small for what the chat had, or takes nothing: it is full, or closed
 """
 
 import struct
@@ -65,7 +65,8 @@ def why_reuse_stopped(
         chain_end: Why the cache had no more.
         was_damaged: Whether something that was found could not be loaded.
         has_left_out: Whether the chat's oldest messages are not among `messages`.
-        room_tokens: The most tokens of a chat that the disk holds; None if nothing is kept there.
+        room_tokens: The most tokens of a chat that the disk holds, 0 if nothing can be written to it;
+            None if nothing is to be kept there.
         other_trails: Gives the chat's trails of other models, precisions and ways to compute; called
             when nothing else is the reason.
 

@@ -33,6 +33,9 @@ SPREAD_S = 0.8
 """Over which a turn's blocks are written while tokens are computed: on disk within a second, and never in
 one burst, which would take the core and the memory from the model."""
 
+BURST_BYTES = 2**20
+"""Written between two pauses: to fall asleep and wake up costs a tenth of what writing a small block does."""
+
 SAVER_NICENESS = 10
 """It writes in the pauses of the threads that compute, and has a tenth of a core if there are none."""
 
@@ -237,29 +240,34 @@ class Transfers:
         if disk is None or not saving.is_wanted():
             return
         # First whose they are, then what they hold: a block that nobody owns would never be removed.
-        disk.claim(saving.conversation_id, [(b.base_key, b.token_ids) for b in saving.blocks])
+        rows = [(block.base_key, block.token_ids) for block in saving.blocks]
+        num_saved = disk.claim(saving.conversation_id, rows)
         new = [
-            block for block in saving.blocks if self._num_saved(block, disk) < len(block.token_ids)
+            (block, start)
+            for block, start in zip(saving.blocks, num_saved, strict=True)
+            if start < len(block.token_ids)
         ]
-        for index, block in enumerate(new):
-            self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / (len(new) - index))
+        num_at_once = max(1, BURST_BYTES // self._kv.block_bytes)
+        for index, (block, start) in enumerate(new):
+            if index % num_at_once == 0:
+                num_bursts = -((index - len(new)) // num_at_once)
+                self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / num_bursts)
             if not saving.is_wanted():
                 return
-            if not self._is_written(block, disk):
+            if not self._is_written(block, start, disk):
                 break  # without this block those after it are of no use, and would not fit either
         disk.save_trail(saving.conversation_id, saving.trail)
 
-    def _num_saved(self, block: HeldBlock, disk: DiskStore) -> int:
-        return disk.num_saved(block.base_key, block.token_ids)
-
-    def _is_written(self, block: HeldBlock, disk: DiskStore) -> bool:
-        first, end = self._num_saved(block, disk), len(block.token_ids)
-        if first == end:
+    def _is_written(self, block: HeldBlock, start: int, disk: DiskStore) -> bool:
+        end = len(block.token_ids)
+        if start:  # these rows may have gone since they were seen
+            start = disk.num_saved(block.base_key, block.token_ids)
+        if start == end:
             return True
         if self._on_its_way is None:
             self._on_its_way = torch.empty(self._kv.block_bytes, dtype=torch.uint8)
-        rows = self._kv.export_rows(block.block_id, first, end, out=self._on_its_way)
-        return disk.write(block.base_key, block.token_ids, first, rows.numpy().data)
+        rows = self._kv.export_rows(block.block_id, start, end, out=self._on_its_way)
+        return disk.write(block.base_key, block.token_ids, start, rows.numpy().data)
 
 
 def _give_way() -> None:

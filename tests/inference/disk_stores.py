@@ -45,8 +45,7 @@ def rows(ids: Sequence[int], start: int = 0) -> bytes:
 
 
 def save(store: DiskStore, chat: str, ids: Sequence[int], base: BlockHash = ROOT_KEY) -> None:
-    store.claim(chat, [(base, tuple(ids))])
-    start = store.num_saved(base, ids)
+    (start,) = store.claim(chat, [(base, tuple(ids))])
     if start < len(ids):
         assert store.write(base, ids, start, rows(ids, start))
 
@@ -83,10 +82,10 @@ def save_chain(store: DiskStore, chat: str, ids: Sequence[int]) -> list[bool]:
         block = tuple(ids[at : at + P])
         blocks.append((base, block))
         base = key_of(block, base)
-    store.claim(chat, blocks)
     saved = []
-    for base, block in blocks:
-        start = store.num_saved(base, block)
+    for (base, block), start in zip(blocks, store.claim(chat, blocks), strict=True):
+        if start:  # as it may have gone meanwhile
+            start = store.num_saved(base, block)
         payload = rows(block, start)
         saved.append(start == len(block) or store.write(base, block, start, payload))
     store.save_trail(chat, ids)

@@ -1,12 +1,16 @@
 """A conversation is never processed twice: whole chats over device, RAM and disk."""
 
+import errno
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from inference.engine import Engine
 from inference.formats.whole_digest import WeightFiles
+from inference.kv_cache.disk import claims
 from inference.request import ChatMessage
 from tests.inference.chat_turns import Talk
 from tests.inference.tiny_engine import make_engine, make_loaded
@@ -415,6 +419,25 @@ def test_disk_that_is_too_small_for_anything_is_the_reason_after_a_restart(cache
         assert (talk.metrics.reuse_stop, talk.metrics.reused_tokens) == (reason, 0)
         engine.close()
     assert files(cache) == []
+
+
+def test_disk_that_was_full_is_the_reason_after_a_restart(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(claims, "write_file", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    talk = Talk("chat")
+    for reason in (None, "no_room"):
+        loaded = make_loaded(context_tokens=2048)
+        engine = make_engine(loaded, cache_dir=cache, disk_cache_bytes=10**8)
+        talk.say(engine, LONG)
+        assert (talk.metrics.reuse_stop, talk.metrics.reused_tokens) == (reason, 0)
+        idle(engine)
+        assert "disk is full" in engine.stats().disk_problem
+        engine.close()
 
 
 # --- forgetting -------------------------------------------------------------------------------

@@ -11,10 +11,13 @@ import pytest
 
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import files, names
+from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.store import clear_all, forget_conversation, used_bytes
 from inference.kv_cache.disk.writer import FULL, NOT_WRITABLE
 from tests.inference.disk_stores import (
+    LAYOUT,
     NAMESPACE,
+    ROW,
     Clock,
     P,
     all_files,
@@ -226,11 +229,34 @@ def test_a_full_disk_is_left_alone_for_a_minute(tmp_path):
         assert faults.calls == tried
     assert store.stats().problem == FULL
     assert store.stats().misses == {"no_space": 2}
+    assert store.room_tokens == 0
     clock.now += 59.9
     assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
     clock.now += 0.2
     assert store.write(ROOT_KEY, IDS, 0, rows(IDS))
     assert store.stats().problem == ""
+    assert store.room_tokens == 10**9 // ROW
+
+
+@pytest.mark.parametrize("fault", ["full", "closed"])
+def test_a_disk_that_takes_nothing_has_no_room_before_anything_is_written(
+    tmp_path, monkeypatch, fault
+):
+    store = make_store(tmp_path / "kv")
+    assert store.room_tokens == 10**9 // ROW
+    shutil.rmtree(tmp_path / "kv")  # it is made again when something is written
+    assert store.room_tokens == 10**9 // ROW
+    (tmp_path / "kv").mkdir()
+    if fault == "full":
+        free = header_bytes(P, len(NAMESPACE), LAYOUT) + P * ROW
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        assert store.room_tokens == 10**9 // ROW
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free - 1))
+    else:
+        monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert store.room_tokens == 0
+    store.set_budget(0)
+    assert store.room_tokens is None
 
 
 def test_a_read_only_folder_is_read_and_a_problem(tmp_path):

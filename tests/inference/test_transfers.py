@@ -12,7 +12,7 @@ import pytest
 
 from inference import transfers as transfers_module
 from inference.kv_cache.block import ROOT_KEY
-from inference.kv_cache.disk import store as store_module
+from inference.kv_cache.disk import claims as claims_module
 from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.tiers import BlockLoad, HeldBlock, RamSource
 from inference.transfer_tickets import Loading
@@ -166,7 +166,7 @@ def test_full_disk_is_said_and_no_further_block_is_tried(
         tried.append(path)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store_module, "write_file", full)
+    monkeypatch.setattr(claims_module, "write_file", full)
     small.transfers.save("chat", small.held(TOKENS), TOKENS)
     assert small.transfers.flush(WAIT_S)
     assert small.transfers.take_saved() == [0, 1, 2, 3, 4]

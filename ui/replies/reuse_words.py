@@ -14,7 +14,7 @@ _BECAUSE: dict[ReuseStop, str] = {
     "other_weights": "because the model's file has changed",
     "other_computing": "because it was computed in another way",
     "other_precision": "because it was read with another precision of the memory",
-    "no_room": "because there is no room for it on disk",
+    "no_room": "because it could not be kept on disk",
     "not_kept": "because it is no longer kept",
 }
 
@@ -30,7 +30,7 @@ _SHORT: dict[ReuseStop, str] = {
     "other_weights": "Model's file changed",
     "other_computing": "Computed in another way",
     "other_precision": "Precision changed",
-    "no_room": "No room on disk",
+    "no_room": "Could not be kept on disk",
     "not_kept": "No longer kept",
 }
 

@@ -1,12 +1,18 @@
-"""What the chain of a conversation owns, and in which order its blocks may go. Any thread."""
+"""What the chain of a conversation owns, in which order its blocks may go, and writing them.
+
+Any thread. Naming a block and looking for its files is done once, when its chain is claimed: while
+it is written, each step takes several times as long, as the rows have driven all else out of the caches.
+"""
 
 import contextlib
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.files import set_used
+from inference.kv_cache.disk.files import set_used, write_file
+from inference.kv_cache.disk.format import Miss
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import (
     RECORD_BYTES,
@@ -15,9 +21,11 @@ from inference.kv_cache.disk.journal import (
     rewrite_tags,
     rows_tag,
 )
+from inference.kv_cache.disk.names import BlockText
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
+from inference.kv_cache.tiers import Piece
 
 DEPTH_SECONDS = 1e-4
 """How much longer ago each further block of a chain counts as used, so that tails go first."""
@@ -29,61 +37,102 @@ MANY_TAGS = 64
 """A journal with fewer stale records is not worth writing anew."""
 
 
+Block = tuple[BlockHash, tuple[int, ...]]
+"""Base key and ids of a block's rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Latest:
     """What the latest claim says about pieces to come.
 
     Attributes:
-        used: When they count as used, by key.
+        planned: What each block's rows are called, and when its next piece counts as used.
         is_noted: Whether they have an owner on disk.
     """
 
-    used: Mapping[BlockHash, float] = field(default_factory=dict)
+    planned: Mapping[Block, tuple[BlockText, float]] = field(default_factory=dict)
     is_noted: bool = True
 
 
 class Claims:
-    """Writes owners' journals, and when the pieces of a chain were used."""
+    """Writes owners' journals and pieces, and when the pieces of a chain were used.
+
+    Attributes:
+        is_short: Whether the last thing to be written was beyond the budget.
+    """
 
     def __init__(self, folder: str, shelf: Shelf, reader: PieceReader, writer: Writer) -> None:
         """Take the folder of the namespace and what knows its files."""
+        self.is_short = False
         self._folder = folder
+        self._blocks = os.path.join(folder, names.BLOCKS)
         self._shelf = shelf
         self._reader = reader
         self._writer = writer
         self._latest = _Latest()
 
-    def claim(
-        self,
-        conversation_id: str,
-        blocks: Sequence[tuple[BlockHash, tuple[int, ...]]],
-        now: float,
-    ) -> None:
-        """Note a conversation as an owner of its chain: base key and ids of each block."""
+    def claim(self, conversation_id: str, blocks: Sequence[Block], now: float) -> list[int]:
+        """Note a conversation as an owner of its chain; how many rows of each block are there."""
         tags: dict[bytes, None] = {}
-        planned: dict[BlockHash, float] = {}
-        noted = now
+        planned: dict[Block, tuple[BlockText, float]] = {}
+        num_saved = []
+        noted, is_whole = now, True
         for depth, (base_key, token_ids) in enumerate(blocks):
+            block = self._reader.text(base_key, token_ids)
             used = now - depth * DEPTH_SECONDS
-            for part, (source, entry) in enumerate(self._shelf.existing(base_key, token_ids)):
+            # What another process wrote of a chain has no gaps; the rest is looked at when it is written.
+            found = self._shelf.existing(block, may_be_new=is_whole)
+            for part, (source, entry) in enumerate(found):
                 noted = self._use(entry, used - part * DEPTH_SECONDS / 64, noted)
-                own = token_ids[: source.end]
-                tags[names.owner_tag(self._reader.key(base_key, own))] = None
-                if source.end < entry.piece.end:
+                if source.end == entry.piece.end:
+                    tags[entry.owner_tag] = None
+                else:
+                    own = token_ids[: source.end]
+                    tags[names.owner_tag(self._reader.key(base_key, own))] = None
                     tags[rows_tag(base_key, own)] = None
             # Whatever is written for these rows has this key, even if pieces go before that.
-            key = self._reader.key(base_key, token_ids)
-            tags[names.owner_tag(key)] = None
-            planned[key] = noted = min(used - DEPTH_SECONDS / 2, noted)
+            tags[names.owner_tag(block.key)] = None
+            noted = min(used - DEPTH_SECONDS / 2, noted)
+            planned[base_key, token_ids] = block, noted
+            num_saved.append(found[-1][0].end if found else 0)
+            is_whole = is_whole and num_saved[-1] == len(token_ids)
         self._latest = _Latest(planned, self._own(conversation_id, tags.keys(), now))
+        return num_saved
 
-    def is_refused(self, key: BlockHash) -> bool:
-        """Whether a piece would have no owner, since that could not be noted."""
-        return key in self._latest.used and not self._latest.is_noted
-
-    def used(self, key: BlockHash, now: float) -> float:
-        """When a piece that is written now counts as used."""
-        return self._latest.used.get(key, now)
+    def write(
+        self, rows: Block, start: int, payload: memoryview | bytes, now: float
+    ) -> Miss | None:
+        """Write the rows of a block from `start` on as one piece; why they are not on disk now."""
+        miss = self._writer.why_not()
+        if miss is not None:
+            return miss
+        latest = self._latest
+        plan = latest.planned.get(rows)
+        if plan is not None and not latest.is_noted:
+            return "not_writable"  # nobody would own it, since that could not be noted
+        block, used = plan or (self._reader.text(*rows), now)
+        piece = Piece(block.key, start, len(block.token_ids))
+        num_saved = self._shelf.num_saved(block, piece, used)
+        if num_saved == piece.end:
+            return None
+        if num_saved < start:
+            return "evicted"
+        size = self._reader.file_bytes(piece)
+        self.is_short = not self._shelf.make_room(size, older_than=used)
+        if self.is_short:
+            return "over_budget"
+        path = names.piece_path(self._folder, piece, block.base_tag)
+        parts = (self._reader.header(block, start, payload), payload)
+        # Some file systems take ten times as long to make a file in a folder they have not just used.
+        miss = self._writer.write(
+            lambda: write_file(path, parts, used, made_in=self._blocks),
+            names.BLOCKS,
+            names.fan_folder(piece.key),
+        )
+        if miss is None:
+            self._writer.succeed()
+            self._shelf.add_written(Entry(path, piece, block.base_tag, size, used, rows))
+        return miss
 
     def _use(self, entry: Entry, used: float, before: float) -> float:
         """Touch a piece; `before` is what the file of the one before it has noted."""

@@ -8,6 +8,7 @@ disk by force: after a power cut a file may be missing or damaged, which is a mi
 import contextlib
 import itertools
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from typing import IO
@@ -111,6 +112,18 @@ def size_of(path: str) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def can_take(folder: str, num_bytes: int) -> bool:
+    """Whether so many bytes can be written to a folder now, as far as the system tells.
+
+    Also if the folder is not there: whoever writes makes it.
+    """
+    try:
+        is_open = os.access(folder, os.W_OK) or not os.path.isdir(folder)
+        return is_open and shutil.disk_usage(folder).free >= num_bytes
+    except OSError:
+        return True
 
 
 def remove_file(path: str) -> bool:

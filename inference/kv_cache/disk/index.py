@@ -136,25 +136,24 @@ class PieceIndex:
         """The entry of a path."""
         return self._entries.get(path)
 
-    def cover(
-        self, base_key: BlockHash, token_ids: tuple[int, ...]
-    ) -> tuple[tuple[DiskSource, Entry], ...]:
+    def cover(self, block: names.BlockText) -> tuple[tuple[DiskSource, Entry], ...]:
         """As many rows of a block as there are, from row 0 on, in as few pieces as may be.
 
         Pieces whose whole text is wanted are found by their key. Others may share their first rows
         with what is wanted; to know, their ids are needed, which may mean to read headers.
         """
-        count = len(token_ids)
-        siblings = list(self._siblings.get(names.base_tag(base_key), {}).values())
+        siblings = self._siblings.get(block.base_tag)
+        if siblings is None:
+            return ()
+        base_key, token_ids, count = block.base_key, block.token_ids, len(block.token_ids)
         keys = {
-            end: self._hash_text(base_key, token_ids[:end])
-            for end in {entry.piece.end for entry in siblings}
+            end: block.key if end == count else self._hash_text(base_key, token_ids[:end])
+            for end in {piece.end for piece in siblings}
             if end <= count
         }
         exact: list[_Use] = []
         others: list[Entry] = []
-        for entry in siblings:
-            piece = entry.piece
+        for piece, entry in siblings.items():
             is_exact = keys.get(piece.end) == piece.key and (
                 entry.text is None or entry.text == (base_key, token_ids[: piece.end])
             )

@@ -11,6 +11,7 @@ A scan of names is enough to know what is there. No name tells a text or the id 
 import hashlib
 import os
 import re
+from dataclasses import dataclass
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk.format import VERSION
@@ -21,10 +22,29 @@ CHATS = "chats"
 OWN = ".own"
 TRAIL = ".trail"
 
+_BLOCKS_IN = os.sep + BLOCKS + os.sep
+
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _FAN = re.compile(r"[0-9a-f]{2}")
 _PIECE = re.compile(r"((?:[0-9a-f]{2}){1,64})-(\d{1,5})-(\d{1,5})-([0-9a-f]{16})\.kv")
 _TEMPORARY = re.compile(r"(\d{1,10})-\d+\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockText:
+    """What the first rows of a block hold, and how the disk tier calls that.
+
+    Attributes:
+        base_key: Key of the block before.
+        token_ids: Of the rows from 0 on.
+        key: Of a piece that ends with the last of them.
+        base_tag: Tag of the base key.
+    """
+
+    base_key: BlockHash
+    token_ids: tuple[int, ...]
+    key: BlockHash
+    base_tag: str
 
 
 def namespace_folder(namespace: bytes) -> str:
@@ -56,8 +76,14 @@ def owner_tag(key: BlockHash) -> bytes:
 def piece_path(namespace_path: str, piece: Piece, tag: str) -> str:
     """Where a piece lies; `tag` is that of its base."""
     key = piece.key.hex()
-    name = f"{key}-{piece.start}-{piece.end}-{tag}.kv"
-    return os.path.join(namespace_path, BLOCKS, key[:2], name)
+    # os.path.join takes several times as long, and this is asked for each block of each turn.
+    fan = namespace_path + _BLOCKS_IN + key[:2]
+    return f"{fan}{os.sep}{key}-{piece.start}-{piece.end}-{tag}.kv"
+
+
+def fan_folder(key: BlockHash) -> str:
+    """Name of the folder in `blocks` where the pieces with a key lie."""
+    return key[:1].hex()
 
 
 def parse_piece_name(name: str) -> tuple[Piece, str] | None:

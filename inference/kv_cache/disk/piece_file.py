@@ -1,4 +1,4 @@
-"""Reading one piece and proving that it is what it should be. Any thread; no state."""
+"""Naming a piece, reading it, and proving that it is what it should be. Any thread; no state."""
 
 import errno
 import os
@@ -15,6 +15,7 @@ from inference.kv_cache.disk.format import (
     Miss,
     RowLayout,
     header_bytes,
+    pack_header,
     parse_header,
     row_bytes,
 )
@@ -43,6 +44,16 @@ class PieceReader:
     def key(self, base_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
         """Name the rows of these ids after a base."""
         return self._hash_block(self._namespace, base_key, token_ids)
+
+    def text(self, base_key: BlockHash, token_ids: tuple[int, ...]) -> names.BlockText:
+        """Name the first rows of a block, once for all that is asked about them."""
+        key = self._hash_block(self._namespace, base_key, token_ids)
+        return names.BlockText(base_key, token_ids, key, names.base_tag(base_key))
+
+    def header(self, block: names.BlockText, start: int, payload: memoryview | bytes) -> bytes:
+        """What comes before the rows [start, end) of a block in their file; `payload` are the rows."""
+        ids = block.token_ids
+        return pack_header(self._namespace, self._layout, block.base_key, ids, start, payload)
 
     def file_bytes(self, piece: Piece) -> int:
         """How long the file of a piece is."""

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Set
 from pathlib import Path
 
-from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import clear_place, remove_file, size_of
 from inference.kv_cache.disk.forgetting import forget_files
 from inference.kv_cache.disk.format import AT_FAULT, Header, Miss
 from inference.kv_cache.disk.index import Entry, PieceIndex
+from inference.kv_cache.disk.names import BlockText
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
     ORPHAN_SECONDS,
@@ -60,11 +60,11 @@ class Shelf:
         self._lock = threading.Lock()
         self._index = PieceIndex(reader.key, self._peek)
         self._small: dict[str, int] = {}  # journals and trails: path to length
+        self._small_bytes = 0
         self._going: set[str] = set()  # being removed, and so not to be taken in again
         self._stuck: set[str] = set()  # of no use, but the system does not let them be removed
-        self._damaged: set[str] = (
-            set()
-        )  # base tags after which a file was at fault, until one is written
+        # Base tags after which a file was at fault, until one is written.
+        self._damaged: set[str] = set()
         self._misses: Counter[Miss] = Counter()
         self._written_bytes = 0
 
@@ -93,22 +93,27 @@ class Shelf:
             small |= scan_chats(folder, now)
         with self._lock:
             self._index.clear()
-            self._small = small
+            self._small, self._small_bytes = small, sum(small.values())
             for entry in pieces:
                 self._add(entry)
 
-    def cover(self, base_key: BlockHash, token_ids: tuple[int, ...]) -> tuple[DiskSource, ...]:
+    def cover(self, block: BlockText) -> tuple[DiskSource, ...]:
         """Sources of as many rows of one block as there are."""
         with self._lock:
-            return tuple(source for source, _ in self._cover(base_key, token_ids))
+            return tuple(source for source, _ in self._cover(block))
 
     def existing(
-        self, base_key: BlockHash, token_ids: tuple[int, ...]
+        self, block: BlockText, *, may_be_new: bool
     ) -> tuple[tuple[DiskSource, Entry], ...]:
-        """The same, with entries, whose files have just been seen."""
+        """The same, with entries, whose files have just been seen.
+
+        Args:
+            block: Whose rows.
+            may_be_new: Whether to look for files that another process wrote.
+        """
         while True:
             with self._lock:
-                found = self._cover(base_key, token_ids)
+                found = self._cover(block) if may_be_new else self._index.cover(block)
             gone = [
                 entry
                 for _, entry in found
@@ -162,6 +167,8 @@ class Shelf:
             over = self._used() + num_bytes - self._budget_bytes
             if num_bytes == 0:
                 over = min(over, self._index.num_bytes)
+            if over <= 0:
+                return True
             chosen = self._index.evict(over, older_than=older_than)
             if chosen is None:
                 return False
@@ -173,10 +180,18 @@ class Shelf:
                 self._add(entry)
         return True
 
-    def adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
-        """Take in a piece that another process wrote; whether there was one."""
+    def num_saved(self, block: BlockText, piece: Piece, used: float) -> int:
+        """How many first rows of one block are there.
+
+        Args:
+            block: Whose rows.
+            piece: Its last rows, which are there too if another process wrote them.
+            used: When they count as used then.
+        """
         with self._lock:
-            return self._adopt(base_key, token_ids, start)
+            reach = _reach(self._index.cover(block))
+            is_whole = reach < piece.end and self._adopt(piece, block.base_tag, used)
+            return piece.end if is_whole else reach
 
     def add_written(self, entry: Entry) -> None:
         """Take in a piece that was just written."""
@@ -190,6 +205,7 @@ class Shelf:
         """A journal or a trail was written, with so many bytes."""
         size = size_of(path)
         with self._lock:
+            self._small_bytes += (size or 0) - self._small.get(path, 0)
             self._small[path] = size or 0
             self._written_bytes += num_written
 
@@ -204,7 +220,7 @@ class Shelf:
         with self._lock:
             for path in forgotten.paths:
                 self._index.remove(path)
-                self._small.pop(path, None)
+                self._small_bytes -= self._small.pop(path, 0)
             for entry in forgotten.kept:
                 self._add(entry)
                 self._written_bytes += entry.size
@@ -216,36 +232,36 @@ class Shelf:
         with self._lock:
             self._index.clear()
             self._small.clear()
+            self._small_bytes = 0
             self._damaged.clear()
         return freed
 
-    def _cover(
-        self, base_key: BlockHash, token_ids: tuple[int, ...]
-    ) -> tuple[tuple[DiskSource, Entry], ...]:
-        found = self._index.cover(base_key, token_ids)
-        reach = found[-1][0].end if found else 0
-        if reach == len(token_ids) or len(token_ids) != self._block_size:
+    def _cover(self, block: BlockText) -> tuple[tuple[DiskSource, Entry], ...]:
+        found = self._index.cover(block)
+        reach, count = _reach(found), len(block.token_ids)
+        if reach == count or count != self._block_size:
             return found
         # A call from a terminal may have gone on with this very chat meanwhile.
-        adopted = [self._adopt(base_key, token_ids, start) for start in {0, reach}]
-        return self._index.cover(base_key, token_ids) if any(adopted) else found
+        pieces = [Piece(block.key, start, count) for start in {0, reach}]
+        adopted = [self._adopt(piece, block.base_tag, self._clock()) for piece in pieces]
+        return self._index.cover(block) if any(adopted) else found
 
-    def _adopt(self, base_key: BlockHash, token_ids: tuple[int, ...], start: int) -> bool:
-        piece = Piece(self._reader.key(base_key, token_ids), start, len(token_ids))
-        tag = names.base_tag(base_key)
-        path = names.piece_path(self._folder, piece, tag)
+    def _adopt(self, piece: Piece, base_tag: str, used: float) -> bool:
+        """Take in a piece that another process wrote; whether there was one."""
+        path = names.piece_path(self._folder, piece, base_tag)
         if self._index.get(path) is not None or path in self._going or path in self._stuck:
             return False
-        if size_of(path) != self._reader.file_bytes(piece):
+        size = self._reader.file_bytes(piece)
+        if size_of(path) != size:
             return False
-        self._add(Entry(path, piece, tag, self._reader.file_bytes(piece), self._clock()))
+        self._add(Entry(path, piece, base_tag, size, used))
         return True
 
     def _add(self, entry: Entry) -> None:
         self._index.add(entry, is_own=entry.path.startswith(self._folder + os.sep))
 
     def _used(self) -> int:
-        return self._index.num_bytes + sum(self._small.values())
+        return self._index.num_bytes + self._small_bytes
 
     def _peek(self, entry: Entry) -> None:
         header = self._reader.read_header(entry.path, entry.piece, entry.base_tag)
@@ -263,6 +279,10 @@ class Shelf:
             self._index.remove(path)
         if miss in AT_FAULT and not clear_place(path):
             self._stuck.add(path)
+
+
+def _reach(found: tuple[tuple[DiskSource, Entry], ...]) -> int:
+    return found[-1][0].end if found else 0
 
 
 def _scan_namespace(folder: str, now: float) -> list[Entry]:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.claims import DEPTH_SECONDS, Claims
-from inference.kv_cache.disk.files import read_small, write_file
+from inference.kv_cache.disk.claims import DEPTH_SECONDS, Block, Claims
+from inference.kv_cache.disk.files import can_take, read_small, write_file
 from inference.kv_cache.disk.forgetting import forget_all_but, forget_conversation
-from inference.kv_cache.disk.format import Miss, RowLayout, pack_header, row_bytes
-from inference.kv_cache.disk.index import Entry
+from inference.kv_cache.disk.format import Miss, RowLayout, row_bytes
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import clear_all, namespace_paths, used_bytes
 from inference.kv_cache.disk.shelf import Shelf
@@ -94,18 +93,16 @@ class DiskStore:
         self._root = os.fspath(root)
         self._folder_name = names.namespace_folder(namespace)
         self._folder = os.path.join(self._root, self._folder_name)
-        self._namespace = namespace
         self._maker = Maker() if maker is None else maker
         self._block_size = block_size
-        self._row_layout = row_layout
         self._row_bytes = row_bytes(row_layout)
         self._clock = clock
         self._reader = PieceReader(namespace, row_layout, hash_block)
+        self._block_bytes = self._reader.file_bytes(Piece(ROOT_KEY, 0, block_size))
         self._shelf = Shelf(self._root, self._folder, block_size, budget_bytes, self._reader, clock)
         self._writer = Writer(self._root, self._folder_name, clock)
         self._claims = Claims(self._folder, self._shelf, self._reader, self._writer)
         self._is_open = False
-        self._is_short = False  # the last thing to be written was beyond the budget
         self._last_use = float("-inf")  # of what was read last
 
     def open(self) -> None:
@@ -124,7 +121,9 @@ class DiskStore:
 
     def cover(self, base_key: BlockHash, token_ids: Sequence[int]) -> tuple[DiskSource, ...]:
         """Sources of as many rows of one block as there are; see `tiers.DiskIndex`."""
-        return self._shelf.cover(base_key, tuple(token_ids)) if self.is_on else ()
+        if not self.is_on:
+            return ()
+        return self._shelf.cover(self._reader.text(base_key, tuple(token_ids)))
 
     def was_damaged(self, base_key: BlockHash) -> bool:
         """Whether rows of one block were in a file that was at fault; see `tiers.DiskIndex`."""
@@ -165,19 +164,21 @@ class DiskStore:
             return None
         return payload
 
-    def claim(
-        self, conversation_id: str, blocks: Sequence[tuple[BlockHash, tuple[int, ...]]]
-    ) -> None:
+    def claim(self, conversation_id: str, blocks: Sequence[Block]) -> list[int]:
         """Note what a conversation uses and is about to write, and that it was used now.
 
         Must come before `write`: what nobody owns does not survive the next start.
 
         Args:
             conversation_id: Whose chain it is.
-            blocks: Base key and ids of each block's rows, from the first block on.
+            blocks: From the first one on.
+
+        Returns:
+            How many first rows of each block are on disk already, their files just seen.
         """
-        if self.is_on:
-            self._claims.claim(conversation_id, blocks, self._clock())
+        if not self.is_on:
+            return [0] * len(blocks)
+        return self._claims.claim(conversation_id, blocks, self._clock())
 
     def write(
         self,
@@ -203,7 +204,7 @@ class DiskStore:
         assert size == (len(ids) - start) * self._row_bytes, f"{size} bytes of rows"
         if not self.is_on:
             return False
-        miss = self._write(base_key, ids, start, payload)
+        miss = self._claims.write((base_key, ids), start, payload, self._clock())
         if miss is not None:
             self._shelf.count(miss)
         return miss is None
@@ -244,7 +245,7 @@ class DiskStore:
     def set_budget(self, budget_bytes: int) -> None:
         """Change the most that all files may have; 0 removes them and turns the tier off."""
         was_on = self.is_on
-        self._is_short = False
+        self._claims.is_short = False
         self._shelf.set_budget(budget_bytes)
         if not self._is_open:
             return
@@ -259,61 +260,31 @@ class DiskStore:
         problem = self._writer.problem
         if not problem and self.has_no_room:
             problem = NO_ROOM
-        elif not problem and self._is_short:
+        elif not problem and self._claims.is_short:
             problem = LITTLE_ROOM
         return DiskStats(used, self._shelf.budget_bytes, num_pieces, written, misses, problem)
 
     @property
     def has_no_room(self) -> bool:
         """Whether the budget does not even hold one block."""
-        block = Piece(ROOT_KEY, 0, self._block_size)
-        return self.is_on and self._shelf.budget_bytes < self._reader.file_bytes(block)
+        return self.is_on and self._shelf.budget_bytes < self._block_bytes
 
     @property
     def room_tokens(self) -> int | None:
-        """The most tokens of one chat that the budget holds; None if the tier is off."""
-        return self._shelf.budget_bytes // self._row_bytes if self.is_on else None
+        """The most tokens of one chat that are kept; None if the tier is off.
+
+        0 while nothing can be written: the disk is full, or the folder is closed.
+        """
+        if not self.is_on:
+            return None
+        if self._writer.problem or not can_take(self._root, self._block_bytes):
+            return 0
+        return self._shelf.budget_bytes // self._row_bytes
 
     @property
     def is_on(self) -> bool:
         """Whether anything is kept: it is open and has a budget."""
         return self._is_open and self._shelf.budget_bytes > 0
-
-    def _write(
-        self,
-        base_key: BlockHash,
-        ids: tuple[int, ...],
-        start: int,
-        payload: memoryview | bytes,
-    ) -> Miss | None:
-        miss = self._writer.why_not()
-        if miss is not None:
-            return miss
-        piece = Piece(self._reader.key(base_key, ids), start, len(ids))
-        if self._claims.is_refused(piece.key):
-            return "not_writable"
-        num_saved = self.num_saved(base_key, ids)
-        if num_saved == len(ids) or self._shelf.adopt(base_key, ids, start):
-            return None
-        if num_saved < start:
-            return "evicted"
-        used = self._claims.used(piece.key, self._clock())
-        size = self._reader.file_bytes(piece)
-        self._is_short = not self._shelf.make_room(size, older_than=used)
-        if self._is_short:
-            return "over_budget"
-        tag = names.base_tag(base_key)
-        path = names.piece_path(self._folder, piece, tag)
-        header = pack_header(self._namespace, self._row_layout, base_key, ids, start, payload)
-        blocks, fan = os.path.split(os.path.dirname(path))
-        # Some file systems take ten times as long to make a file in a folder they have not just used.
-        miss = self._writer.write(
-            lambda: write_file(path, [header, payload], used, made_in=blocks), names.BLOCKS, fan
-        )
-        if miss is None:
-            self._writer.succeed()
-            self._shelf.add_written(Entry(path, piece, tag, size, used, (base_key, ids)))
-        return miss
 
     def _next_use(self) -> float:
         """When a piece that is read now counts as used: a chain is read from its first block on."""
