@@ -18,6 +18,8 @@ from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
 from inference.config import EngineConfig, GuessName, SamplingParams
+from inference.drafting.draft_model import DraftModel
+from inference.drafting.vocabulary_match import find_drafts
 from inference.engine_loading import EngineParts, ProgressCallback, calibrate_guessing, load_parts
 from inference.errors import EngineError
 from inference.live_requests import Clock, LiveRequests
@@ -25,8 +27,6 @@ from inference.metrics import EngineStats, ModelInfo
 from inference.model.memory import release_unused
 from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
 from inference.speculation.base import KeptMemory
-from inference.speculation.draft_model import DraftModel
-from inference.speculation.vocabulary_match import find_drafts
 
 
 class Engine:
@@ -239,6 +239,7 @@ class Engine:
         parts, totals = self._parts, self._requests.totals
         device, ram, disk = parts.memory.tiers()
         written_bytes, misses, problem = parts.memory.disk_state()
+        draft = parts.speculator.draft
         return EngineStats(
             blocks=parts.kv.counts(),
             block_size=parts.kv.block_size,
@@ -258,7 +259,7 @@ class Engine:
             disk=disk,
             reused_ram_tokens=totals.reused_ram_tokens,
             reused_disk_tokens=totals.reused_disk_tokens,
-            disk_written_bytes=written_bytes,
+            disk_written_bytes=written_bytes + (0 if draft is None else draft.disk_written_bytes),
             disk_misses=misses,
             disk_problem=problem,
             graph_replays=parts.runner.num_replays,

@@ -14,11 +14,11 @@ from itertools import zip_longest
 from torch import Tensor
 
 from inference.errors import EngineError
+from inference.guess_count import GuessCount
 from inference.metrics import RequestMetrics, ReuseStop
 from inference.request import FinishReason, PromptPart, StepOutput
 from inference.sampling import Sampler
 from inference.sequence import Sequence
-from inference.speculation.base import GuessCount
 from inference.text.detokenizer import StreamDetokenizer
 from inference.text.emoji import EmojiFilter
 from inference.text.stop_strings import StopStringFilter

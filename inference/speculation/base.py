@@ -1,4 +1,4 @@
-"""What proposers give and what is needed of them, and counting what came of it. Pure Python."""
+"""What proposers give, and what is needed of them. Pure Python."""
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -20,33 +20,6 @@ class Proposal:
 
     token_ids: tuple[int, ...]
     source: str
-
-
-@dataclass(slots=True)
-class GuessCount:
-    """What guessing did for one reply.
-
-    Attributes:
-        num_drafted: Tokens guessed and verified.
-        num_accepted: Of these, part of the reply.
-        num_steps: Steps that verified some.
-        plain_ms: What the reply's tokens would have taken without.
-    """
-
-    num_drafted: int = 0
-    num_accepted: int = 0
-    num_steps: int = 0
-    plain_ms: float = 0.0
-
-    def note_step(self, num_drafted: int, plain_ms: float) -> None:
-        """Count a step that verified so many guesses, perhaps none."""
-        self.num_drafted += num_drafted
-        self.num_steps += num_drafted > 0
-        self.plain_ms += plain_ms
-
-    def plain_token_ms(self, num_tokens: int) -> float | None:
-        """What each of the reply's tokens would have taken; None if nothing was guessed."""
-        return self.plain_ms / num_tokens if self.num_drafted and self.plain_ms > 0 else None
 
 
 class KeptMemory(Protocol):
@@ -81,6 +54,10 @@ class Draft(KeptMemory, Protocol):
     @property
     def memory_bytes(self) -> int:
         """Of weights, keys and values."""
+
+    @property
+    def disk_written_bytes(self) -> int:
+        """Written to the disk tier so far."""
 
     @property
     def token_ms(self) -> float | None:

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from inference.drafting.draft_model import DraftModel
 from inference.engine_loading import EngineParts
 from inference.model.base import Runner
 from inference.model.loader import LoadedModel
 from inference.model.step import Chunk
 from inference.request import RequestId
 from inference.sequence import Sequence as TokenSequence
-from inference.speculation.draft_model import DraftModel
 from tests.inference.scripted_engine import eager_greedy
 from tests.inference.tiny_engine import make_loaded, make_parts
 from tests.inference.tiny_models import make_tokens

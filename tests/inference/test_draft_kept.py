@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from inference.drafting.draft_model import DraftModel
 from inference.engine import Engine
 from inference.request import RequestId
 from inference.sequence import Sequence
-from inference.speculation.draft_model import DraftModel
 from tests.inference.draft_models import (
     DraftUnderTest,
     make_sequence,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from inference.config import EngineConfig
+from inference.drafting.draft_model import DraftModel
 from inference.engine_loading import EngineParts, load_parts
 from inference.errors import InvalidRequestError, ModelFileError, NotEnoughMemoryError
 from inference.model.loader import LoadedModel
 from inference.request import LoadProgress
-from inference.speculation.draft_model import DraftModel
 from tests.inference.draft_models import make_sequence
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import remake, wide_config

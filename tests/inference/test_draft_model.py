@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from inference.speculation.draft_pace import DraftPace
+from inference.drafting.draft_pace import DraftPace
 from tests.inference.draft_models import DraftUnderTest, make_sequence, opened_draft
 from tests.inference.tiny_engine import make_loaded
 

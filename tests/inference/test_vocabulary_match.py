@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import models
 
-from inference.speculation.vocabulary_match import (
+from inference.drafting.vocabulary_match import (
     find_drafts,
     model_bytes,
     vocabulary_difference,

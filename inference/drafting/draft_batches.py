@@ -16,13 +16,13 @@ from contextlib import contextmanager
 
 import torch
 
+from inference.drafting.draft_mirror import Mirror
+from inference.drafting.draft_pace import DraftPace
 from inference.engine_loading import EngineParts
 from inference.model.step import Chunk
 from inference.request import RequestId
 from inference.scheduler import DEFAULT_MAX_RUNNING
 from inference.sequence import ScheduledChunk, Sequence
-from inference.speculation.draft_mirror import Mirror
-from inference.speculation.draft_pace import DraftPace
 
 Wanted = list[tuple[Mirror, int]]
 """Mirrors, and how many tokens each is to guess, at least 1."""

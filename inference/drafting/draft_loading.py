@@ -10,15 +10,15 @@ from typing import cast
 import torch
 
 from inference.config import DeviceName, EngineConfig
-from inference.engine_loading import EngineParts, ProgressCallback, load_parts
-from inference.errors import InvalidRequestError
-from inference.model.loader import LoadedModel, load_model
-from inference.model.memory import release_unused
-from inference.speculation.vocabulary_match import (
+from inference.drafting.vocabulary_match import (
     is_other_vocabulary,
     tokenizer_at,
     vocabulary_difference,
 )
+from inference.engine_loading import EngineParts, ProgressCallback, load_parts
+from inference.errors import InvalidRequestError
+from inference.model.loader import LoadedModel, load_model
+from inference.model.memory import release_unused
 from inference.text.tokenizer import Tokenizer
 
 MAX_KV_BYTES = 512 * 2**20

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
+from inference.drafting.draft_batches import DraftBatches
+from inference.drafting.draft_loading import load_draft_parts
+from inference.drafting.draft_mirror import Mirror
 from inference.engine_loading import EngineParts, ProgressCallback
 from inference.metrics import ModelInfo
 from inference.model.loader import LoadedModel, load_model
 from inference.model.memory import release_unused
 from inference.request import RequestId
 from inference.sequence import Sequence
-from inference.speculation.draft_batches import DraftBatches
-from inference.speculation.draft_loading import load_draft_parts
-from inference.speculation.draft_mirror import Mirror
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,11 @@ class DraftModel:
     def memory_bytes(self) -> int:
         """Of weights, and of keys and values that were written."""
         return self._parts.info.weights_bytes + self._parts.runner.kv.touched_bytes
+
+    @property
+    def disk_written_bytes(self) -> int:
+        """Written to the disk tier since it was loaded."""
+        return self._parts.memory.disk_state()[0]
 
     @property
     def token_ms(self) -> float | None:

@@ -1,0 +1,1 @@
+"""A second, smaller model that guesses for another one."""

@@ -1,0 +1,30 @@
+"""Counts what guessing ahead did for one reply. Pure Python; engine thread."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GuessCount:
+    """What guessing did for one reply.
+
+    Attributes:
+        num_drafted: Tokens guessed and verified.
+        num_accepted: Of these, part of the reply.
+        num_steps: Steps that verified some.
+        plain_ms: What the reply's tokens would have taken without.
+    """
+
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_steps: int = 0
+    plain_ms: float = 0.0
+
+    def note_step(self, num_drafted: int, plain_ms: float) -> None:
+        """Count a step that verified so many guesses, perhaps none."""
+        self.num_drafted += num_drafted
+        self.num_steps += num_drafted > 0
+        self.plain_ms += plain_ms
+
+    def plain_token_ms(self, num_tokens: int) -> float | None:
+        """What each of the reply's tokens would have taken; None if nothing was guessed."""
+        return self.plain_ms / num_tokens if self.num_drafted and self.plain_ms > 0 else None
