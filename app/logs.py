@@ -3,8 +3,11 @@
 Our own records give lengths, not texts. What could slip through is the message of an unexpected
 exception, since a ValueError or KeyError may quote what it choked on: such messages are left out,
 the type and the places in the code remain. The home folder, which names the person, is "~".
+
+A log that cannot be written stops nothing: standard error says so, once.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -15,8 +18,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
 
+from app.cli import complain
 from app.errors import AppError
-from app.private_files import private_opener
+from app.private_files import make_private_folder, private_opener
 from inference.errors import ComputeError, ModelFileError, NotEnoughMemoryError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +83,20 @@ class PrivateFormatter(logging.Formatter):
 
 
 class PrivateFileHandler(RotatingFileHandler):
-    """Its files are for nobody else to read."""
+    """Its files are for nobody else to read; a record that cannot be written is told of once."""
+
+    _has_complained = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Say why, the first time. logging's own way is a traceback, with the record's values, each time."""
+        if not self._has_complained:
+            self._has_complained = True
+            _complain_of(self.baseFilename, sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close it; a last record that cannot be written was told of already."""
+        with contextlib.suppress(OSError):
+            super().close()
 
     def _open(self) -> TextIOWrapper:
         return open(
@@ -87,28 +104,52 @@ class PrivateFileHandler(RotatingFileHandler):
             "a",
             encoding=self.encoding,
             errors=self.errors,
-            opener=private_opener,
+            opener=_waiting_for_nobody,
         )
+
+
+def _waiting_for_nobody(path: str, flags: int) -> int:
+    """As `private_opener`, but a pipe in the log's place that nobody reads is an error, not a wait."""
+    return private_opener(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _complain_of(file: str | Path, error: BaseException | None) -> None:
+    place = getattr(error, "filename", None) or file  # which may be the folder
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    with contextlib.suppress(OSError, ValueError):  # standard error may be gone as well
+        complain(f"the log cannot be written. {place}: {reason[:1].lower()}{reason[1:]}.")
 
 
 def start_log(file: Path, level: int = logging.INFO) -> logging.Handler:
     """Write records of Quire from `level` on, of libraries from warnings on, to `file`.
 
+    If it cannot be written, standard error says why, and there is no log.
+
     Args:
-        file: In a folder that exists and can be written.
+        file: Its folder is made if it is not there.
         level: Of Quire's own packages.
 
     Returns:
         The handler, for `end_log`.
     """
-    handler = PrivateFileHandler(
-        file, maxBytes=MAX_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8", errors="replace"
-    )
-    handler.setFormatter(PrivateFormatter())
+    handler = _handler_for(file)
     root = logging.getLogger()
     root.addHandler(handler)
     for package in OWN_PACKAGES:
         logging.getLogger(package).setLevel(level)
+    return handler
+
+
+def _handler_for(file: Path) -> logging.Handler:
+    try:
+        make_private_folder(file.parent)
+        handler = PrivateFileHandler(
+            file, maxBytes=MAX_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        _complain_of(file, error)
+        return logging.NullHandler()  # without any, warnings would land on the terminal
+    handler.setFormatter(PrivateFormatter())
     return handler
 
 

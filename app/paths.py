@@ -78,12 +78,13 @@ class Paths:
     def prepare(self) -> None:
         """Make the folders, check that they can be written, and close them and our files to others.
 
-        A folder that was there before, given as the profile, stays as open as it is.
+        A folder that was there before, given as the profile, stays as open as it is. Without that of the
+        log Quire works as well; who opens the log says what is wrong with it.
 
         Raises:
             ProfileError: A folder cannot be made or written; names it and the reason.
         """
-        for folder in dict.fromkeys((self.config_dir, self.data_dir, self.log_dir)):
+        for folder in dict.fromkeys((self.config_dir, self.data_dir)):
             try:
                 make_private_folder(folder)
                 with tempfile.TemporaryFile(dir=folder):
@@ -91,6 +92,8 @@ class Paths:
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
                 raise ProfileError(folder, reason[:1].lower() + reason[1:]) from error
+        with contextlib.suppress(OSError):
+            make_private_folder(self.log_dir)
         for path in (*self._own_folders(), *self._own_files()):
             keep_private(path)
 
@@ -103,7 +106,7 @@ class Paths:
         """Those that were made for Quire, as far as can be known."""
         if self.profile is None:
             return [self.config_dir, self.data_dir, self.log_dir, self.cache_dir]
-        return [file.parent for file in (self.log_file, self.kv_dir) if file.exists()]
+        return [file.parent for file in (self.log_file, self.kv_dir) if os.path.exists(file)]
 
     def _own_files(self) -> Iterator[Path]:
         """All that older versions may have made for others to read as well."""

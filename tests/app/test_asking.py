@@ -450,6 +450,17 @@ def test_missing_model_of_the_settings_is_told_and_none_at_all_refused(
         answer(options, "x", Paths(tmp_path / "other"), opener=asker.open)
 
 
+def test_question_is_answered_without_a_log(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker.paths.log_file.mkdir(parents=True)
+    assert asker.ask("x", "--conversation", "c") == 0
+    said = capsys.readouterr()
+    assert said.out == "Hi you\n"
+    assert said.err.startswith("quire: the log cannot be written. ")
+    assert said.err.count("\n") == 1
+
+
 def test_log_holds_nothing_of_what_was_said(asker: Asker) -> None:
     asker.script.replies = ["zyzzyva answer"]
     asker.ask("quixotic question", "--conversation", "jabberwocky", "--system", "flibbertigibbet")

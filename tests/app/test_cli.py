@@ -197,6 +197,17 @@ def test_window_gets_the_prepared_profile_and_the_model(
 
 
 @pytest.mark.usefixtures("_own_hooks")
+def test_window_opens_without_a_log_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs" / "quire.log").mkdir(parents=True)
+    monkeypatch.setattr("ui.start.run", lambda _paths, model_path: 7)
+    assert main(["--profile", str(tmp_path)]) == 7
+    log = tmp_path / "logs" / "quire.log"
+    assert capsys.readouterr().err == f"quire: the log cannot be written. {log}: is a directory.\n"
+
+
+@pytest.mark.usefixtures("_own_hooks")
 def test_interrupt_of_the_window_is_code_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app import logs
 from app.logs import end_log, log_uncaught_exceptions, start_log
 from inference.errors import ModelFileError
 
@@ -51,6 +53,59 @@ def test_log_rotates_and_keeps_a_few_files(log_file: Path) -> None:
     names = sorted(path.name for path in log_file.parent.iterdir())
     assert names == ["quire.log", "quire.log.1", "quire.log.2", "quire.log.3"]
     assert all(path.stat().st_size <= 1_000_000 for path in log_file.parent.iterdir())
+
+
+def end_complaint(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Log two records to a file that cannot be written; returns what standard error says, and nothing else."""
+    handler = start_log(file)
+    logging.getLogger("app.x").info("one")
+    logging.getLogger("app.x").warning("two")
+    end_log(handler)
+    assert handler not in logging.getLogger().handlers
+    return capsys.readouterr().err
+
+
+def test_log_that_may_not_be_written_is_told_once_and_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, _flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(logs, "private_opener", refuse)
+    file = tmp_path / "quire.log"
+    assert end_complaint(file, capsys) == (
+        f"quire: the log cannot be written. {file}: permission denied.\n"
+    )
+
+
+def test_log_folder_that_is_a_file_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("mine", "utf-8")
+    complaint = end_complaint(tmp_path / "logs" / "quire.log", capsys)
+    assert complaint.startswith(f"quire: the log cannot be written. {tmp_path / 'logs'}: ")
+    assert complaint.count("\n") == 1
+    assert (tmp_path / "logs").read_text("utf-8") == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_log_that_is_a_pipe_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "quire.log")
+    complaint = end_complaint(tmp_path / "quire.log", capsys)
+    assert complaint.startswith(f"quire: the log cannot be written. {tmp_path / 'quire.log'}: ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
+def test_log_on_a_full_disk_is_told_once_without_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "quire.log"
+    file.symlink_to("/dev/full")
+    assert end_complaint(file, capsys) == (
+        f"quire: the log cannot be written. {file}: no space left on device.\n"
+    )
 
 
 def raise_from(cause: Exception, error: Exception) -> None:

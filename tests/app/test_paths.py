@@ -81,3 +81,11 @@ def test_socket_name_is_one_per_folder_and_short(tmp_path: Path) -> None:
     assert plain != Paths(tmp_path / "中").socket_name
     assert plain.isascii()
     assert len(plain) == 26
+
+
+def test_prepare_needs_no_folder_for_the_log(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "logs").write_text("x", "utf-8")
+    paths = Paths(tmp_path / "p")
+    paths.prepare()  # who opens the log says what is wrong with it
+    assert paths.log_dir.read_text("utf-8") == "x"
