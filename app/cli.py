@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from app.complaint import complain as complain
 from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
@@ -217,13 +218,6 @@ def read_question(question: str) -> str:
     if not question.strip():
         raise BadInputError("the question is empty")
     return question
-
-
-def complain(message: str) -> None:
-    """One line on stderr."""
-    line = without_controls(" ".join(message.split()))
-    encoding = sys.stderr.encoding or "utf-8"
-    print("quire:", line.encode(encoding, "replace").decode(encoding), file=sys.stderr)
 
 
 def write_out(text: str) -> None:

@@ -18,7 +18,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
 
-from app.cli import complain
+from app.complaint import complain
 from app.errors import AppError
 from app.private_files import make_private_folder, private_opener
 from inference.errors import ComputeError, ModelFileError, NotEnoughMemoryError
