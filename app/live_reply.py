@@ -56,7 +56,9 @@ class LiveReply:
         self._text = ""
         self._new_texts: list[str] = []
         self._token_ids: list[int] = []
-        self._is_all_shown = False  # whether these ids say exactly the text
+        self._num_exact = (
+            0  # so many of these ids say exactly the text; 0 if no number of them does
+        )
         self.metrics = RequestMetrics()
         self._unsaved_since: float | None = None
         self._save_interval_s = 0.0  # the first text does not wait
@@ -93,7 +95,10 @@ class LiveReply:
         self.metrics = event.metrics
         self._new_texts.append(event.text)
         self._token_ids += event.token_ids
-        self._is_all_shown = event.is_all_shown
+        if event.is_all_shown:
+            self._num_exact = len(self._token_ids)
+        elif event.text:
+            self._num_exact = 0
         self._has_growth = True
         if event.text and self._unsaved_since is None:
             self._unsaved_since = now
@@ -102,11 +107,11 @@ class LiveReply:
         """What is to be stored of it now; None if nothing has waited long enough. `now` in seconds.
 
         The first text is stored at once, so that a program that is killed never loses all of it. While
-        something is held back, and so the ids would say more than the text, a little longer is waited.
+        no ids say exactly the text, because something is held back, a little longer is waited.
         """
         if self._unsaved_since is None:
             return None
-        wait_s = self._save_interval_s * (1 if self._is_all_shown else 2)
+        wait_s = self._save_interval_s * (1 if self._num_exact else 2)
         if 0 <= now - self._unsaved_since < wait_s:  # a clock that was set back ends the wait
             return None
         self._unsaved_since = None
@@ -114,6 +119,15 @@ class LiveReply:
         token_ids = self._known_ids
         key = None if token_ids is None else self.key
         return replace(self.message, token_ids=token_ids, model_key=key)
+
+    @property
+    def lacks_ids(self) -> bool:
+        """Whether it has text, and only the engine could say which ids are exactly that text."""
+        return self._known_ids is None and bool(self.message.content)
+
+    def knows_better(self, message: Message) -> None:
+        """Something before the reply has its final form by now; to be called before it is sent."""
+        self.history = [message if known.id == message.id else known for known in self.history]
 
     def ended(self, event: ReplyEnded) -> Message:
         """The message in its final form."""
@@ -134,4 +148,4 @@ class LiveReply:
     @property
     def _known_ids(self) -> tuple[int, ...] | None:
         """The ids that say exactly the text so far; None if there are none."""
-        return tuple(self._token_ids) if self._token_ids and self._is_all_shown else None
+        return tuple(self._token_ids[: self._num_exact]) if self._num_exact else None

@@ -2,7 +2,9 @@
 
 The desk sends the engine's commands, holds replies back until a model is ready, stores what comes
 each second, and settles each reply exactly once: by the engine's last event, by a stop of one that
-was still waiting, or by being abandoned (its chat was deleted, or the person wrote on).
+was still waiting, or by being abandoned (its chat was deleted, or the person wrote on). Of one that was
+abandoned while something of its text was held back only the engine knows the ids: its last event is taken
+then, and a reply that follows it is not asked for before.
 """
 
 import itertools
@@ -61,6 +63,9 @@ class ReplyDesk:
         self._is_shown = is_shown
         self._ids = itertools.count(1)
         self._live: dict[ReplyId, LiveReply] = {}
+        self._abandoned: dict[
+            ReplyId, LiveReply
+        ] = {}  # of which the engine's last event is to come
         self._saved_at = -SAVE_SPACING_S
         self._kept_parts: tuple[Mapping[MessageId, PromptPart], str] | None = None
 
@@ -135,6 +140,8 @@ class ReplyDesk:
         """End a reply at once, without waiting for the engine's word; it is kept as stopped."""
         if live.key is not None:
             self._post(StopReply(live.reply_id))
+            if live.lacks_ids:
+                self._abandoned[live.reply_id] = live
         self._settle(live, ReplyEnded(live.reply_id, "aborted", live.metrics))
 
     def abandon_below(self, message: Message) -> None:
@@ -152,7 +159,8 @@ class ReplyDesk:
         """Take one event of the engine thread about a reply."""
         live = self._live.get(event.reply_id)
         if live is None:
-            return  # abandoned; the engine did not know yet
+            self._take_late(event)
+            return
         match event:
             case PromptRead():
                 self._keep_parts(live, event)
@@ -165,6 +173,8 @@ class ReplyDesk:
         """Send what waits for a model, or fail it if none will come."""
         model = self._around.models.state
         for live in [live for live in self._live.values() if live.key is None]:
+            if model.info is not None and self._follows_abandoned(live):
+                continue  # until the engine has said the last word about that
             if model.info is not None:
                 self._send(live, model.info)
             elif model.kind != "loading":
@@ -187,6 +197,28 @@ class ReplyDesk:
                 left_out=prompt.left_out,
             )
         )
+
+    def _follows_abandoned(self, live: LiveReply) -> bool:
+        ending = {abandoned.message_id for abandoned in self._abandoned.values()}
+        return bool(ending) and any(known.id in ending for known in live.history)
+
+    def _take_late(self, event: ReplyEvent) -> None:
+        """Of a reply that was abandoned: the engine did not know yet."""
+        abandoned = self._abandoned.get(event.reply_id)
+        if abandoned is None:
+            return
+        if isinstance(event, ReplyProgressed):
+            abandoned.grow(event, self._around.clock())
+        elif isinstance(event, ReplyEnded):
+            del self._abandoned[event.reply_id]
+            # Stopped is what was told, whatever it came to since.
+            message = abandoned.ended(replace(event, finish_reason="aborted", failure=None))
+            self._save(message)
+            self._settled(message, None)
+            for live in self._live.values():
+                if live.key is None:
+                    live.knows_better(message)
+            self.model_changed()
 
     def _keep_parts(self, live: LiveReply, event: PromptRead) -> None:
         parts = live.read(event)
