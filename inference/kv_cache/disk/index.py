@@ -146,6 +146,9 @@ class PieceIndex:
         if siblings is None:
             return ()
         base_key, token_ids, count = block.base_key, block.token_ids, len(block.token_ids)
+        whole = siblings.get(Piece(block.key, 0, count))
+        if whole is not None and whole.text in (None, (base_key, token_ids)):
+            return ((DiskSource(whole.piece, 0, count), whole),)  # as it nearly always is
         keys = {
             end: block.key if end == count else self._hash_text(base_key, token_ids[:end])
             for end in {piece.end for piece in siblings}
