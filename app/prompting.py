@@ -55,15 +55,18 @@ def _without_failed_turns(path: Sequence[Message]) -> Iterable[Message]:
     for message, following in zip(path, [*path[1:], None], strict=True):
         if message.role == "assistant" and not message.content:
             continue
-        is_unanswered = (
-            message.role == "user"
-            and following is not None
-            and following.role == "assistant"
-            and not following.content
-            and following.status == "error"
-        )
-        if not is_unanswered:
+        if following is None or not has_failed_at_once(message, following):
             yield message
+
+
+def has_failed_at_once(question: Message, reply: Message) -> bool:
+    """Whether a question is left out when another follows: its reply failed before the first word."""
+    return (
+        question.role == "user"
+        and reply.role == "assistant"
+        and not reply.content
+        and reply.status == "error"
+    )
 
 
 def title_from(text: str) -> str:

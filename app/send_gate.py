@@ -15,15 +15,55 @@ from inference.request import ChatMessage
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt whose length is asked for."""
+    """A prompt whose length is asked for.
+
+    Attributes:
+        shortest: What of the messages could not be left out; () if that surely fits, or is all of them.
+    """
 
     messages: tuple[ChatMessage, ...]
     as_plain_text: bool
+    shortest: tuple[ChatMessage, ...] = ()
 
     @property
     def is_alone(self) -> bool:
         """Whether it has one message only, besides a system prompt."""
         return sum(message.role != "system" for message in self.messages) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether a prompt fits.
+
+    Attributes:
+        prompt_tokens: Of the whole prompt, or of the last message with the system prompt if `is_alone`.
+        is_alone: Whether leaving out what is before the last message would not help, or there is nothing.
+    """
+
+    prompt_tokens: int
+    context_tokens: int
+    fits: bool
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question that is on its way.
+
+    Attributes:
+        whole: The answer for all of it, while what cannot be left out is measured.
+    """
+
+    question: Question
+    whole: PromptMeasured | None = None
+
+    def verdict(self, event: PromptMeasured) -> _Verdict:
+        """What the last answer says."""
+        whole, is_alone = event, self.question.is_alone
+        if self.whole is not None:
+            is_alone = not event.fits
+            whole = event if is_alone else self.whole
+        return _Verdict(whole.prompt_tokens, whole.context_tokens, whole.fits, is_alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +107,8 @@ class SendGate:
         self._post = post
         self._announcer = announcer
         self._ids = measure_ids
-        self._asked: dict[int, Question] = {}
-        self._newest: tuple[Question, PromptMeasured] | None = None
+        self._asked: dict[int, _Asked] = {}
+        self._newest: tuple[Question, _Verdict] | None = None
         self._draft: Question | None = None
         self._held: tuple[Question, Held] | None = None
 
@@ -84,7 +124,7 @@ class SendGate:
         if known is None:
             self._ask(question)
         else:
-            self._tell_draft(question, known)
+            self._tell_draft(known)
 
     def forget_draft(self) -> None:
         """Nobody waits for the length of the draft any more."""
@@ -103,18 +143,23 @@ class SendGate:
             return True
         if known.fits:
             return held.send()
-        return self._do_instead(held) or self._tell_full(question, held, known)
+        return self._do_instead(held, known) or self._tell_full(held, known)
 
     def take(self, event: PromptMeasured) -> None:
         """Take the engine's answer."""
-        question = self._asked.pop(event.measure_id, None)
-        if question is None:
+        asked = self._asked.pop(event.measure_id, None)
+        if asked is None:
             return  # asked of another model
-        self._newest = (question, event)
+        question = asked.question
+        if asked.whole is None and question.shortest and not event.fits:
+            self._post_question(_Asked(question, event), question.shortest)
+            return
+        verdict = asked.verdict(event)
+        self._newest = (question, verdict)
         if question == self._draft:
-            self._tell_draft(question, event)
+            self._tell_draft(verdict)
         if self._held is not None and question == self._held[0]:
-            self._decide(*self._held, event)
+            self._decide(self._held[1], verdict)
 
     def give_back(self) -> None:
         """Do not send what is held: its text goes back to the person."""
@@ -135,46 +180,49 @@ class SendGate:
         self._draft = None
         self.release()
 
-    def _known(self, question: Question) -> PromptMeasured | None:
+    def _known(self, question: Question) -> _Verdict | None:
         if self._newest is not None and self._newest[0] == question:
             return self._newest[1]
         return None
 
     def _ask(self, question: Question) -> None:
-        if question in self._asked.values():
-            return  # the answer is on its way
-        measure_id = next(self._ids)
-        self._asked[measure_id] = question
-        self._post(MeasurePrompt(measure_id, question.messages, question.as_plain_text))
+        if all(asked.question != question for asked in self._asked.values()):
+            self._post_question(_Asked(question), question.messages)
 
-    def _decide(self, question: Question, held: Held, event: PromptMeasured) -> None:
+    def _post_question(self, asked: _Asked, messages: tuple[ChatMessage, ...]) -> None:
+        measure_id = next(self._ids)
+        self._asked[measure_id] = asked
+        self._post(MeasurePrompt(measure_id, messages, asked.question.as_plain_text))
+
+    def _decide(self, held: Held, verdict: _Verdict) -> None:
         self._held = None
-        if event.fits:
+        if verdict.fits:
             self._send(held)
-        elif not self._do_instead(held):
+        elif not self._do_instead(held, verdict):
             self._return(held)
-            self._tell_full(question, held, event)
+            self._tell_full(held, verdict)
 
     def _send(self, held: Held) -> None:
         if not held.send():
             self._return(held)
 
-    def _do_instead(self, held: Held) -> bool:
-        return held.instead is not None and held.instead()
+    def _do_instead(self, held: Held, verdict: _Verdict) -> bool:
+        # What is too long alone is so in every chat.
+        return held.instead is not None and not verdict.is_alone and held.instead()
 
     def _return(self, held: Held) -> None:
         if held.text:
             self._announcer.notify(DraftReturned(held.text, held.message_id))
 
-    def _tell_full(self, question: Question, held: Held, event: PromptMeasured) -> bool:
+    def _tell_full(self, held: Held, verdict: _Verdict) -> bool:
         self._announcer.notify(
             ChatIsFull(
-                event.prompt_tokens,
-                event.context_tokens,
+                verdict.prompt_tokens,
+                verdict.context_tokens,
                 held.choice,
                 held.text,
                 held.message_id,
-                question.is_alone,
+                verdict.is_alone,
                 held.num_replies,
             )
         )
@@ -184,10 +232,10 @@ class SendGate:
         held, self._held = self._held, None
         return None if held is None else held[1]
 
-    def _tell_draft(self, question: Question, event: PromptMeasured) -> None:
-        if event.prompt_tokens:
+    def _tell_draft(self, verdict: _Verdict) -> None:
+        if verdict.prompt_tokens:
             self._announcer.notify(
                 DraftMeasured(
-                    event.prompt_tokens, event.context_tokens, event.fits, question.is_alone
+                    verdict.prompt_tokens, verdict.context_tokens, verdict.fits, verdict.is_alone
                 )
             )

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.chat_prompt import chat_prompt, surely_fits, system_prompt_of
+from app.chat_prompt import ChatPrompt, chat_prompt, surely_fits, system_prompt_of
 from app.chat_summary import SummaryTask, SummaryWriter, prompt_with_summary, title_going_on
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
@@ -204,7 +204,23 @@ class Sending:
             general=self._settings.value,
             info=info,
         )
-        return Question(prompt.messages, self._as_plain_text(info))
+        return Question(
+            prompt.messages, self._as_plain_text(info), self._shortest(path[-1], prompt, info)
+        )
+
+    def _shortest(
+        self, last: Message, prompt: ChatPrompt, info: ModelInfo
+    ) -> tuple[ChatMessage, ...]:
+        """What of a prompt could not be left out; () if that surely fits, or is all of it."""
+        kept = tuple(m for m in prompt.messages[:1] if m.role == "system") + prompt.messages[-1:]
+        if last.role != "user" or kept == prompt.messages or self._surely_fits([last], info):
+            return ()
+        return kept
+
+    def _surely_fits(self, path: list[Message], info: ModelInfo) -> bool:
+        return surely_fits(
+            path, settings=self._shown.settings, general=self._settings.value, info=info
+        )
 
     def _as_plain_text(self, info: ModelInfo) -> bool:
         return self._shown.is_plain_text and not info.has_chat_template
@@ -222,13 +238,9 @@ class Sending:
         """Send if there is room; the engine is only asked when it may be scarce."""
         info = self._models.state.info
         choice = self._shown.settings.on_full
-        if (
-            info is None
-            or (choice == "leave_out" and len(path) > 1)  # with one there is nothing to leave out
-            or surely_fits(
-                path, settings=self._shown.settings, general=self._settings.value, info=info
-            )
-        ):
+        if choice == "leave_out":
+            path = path[-1:]  # all before it can be left out
+        if info is None or self._surely_fits(path, info):
             return send()
         return self._gate.pass_through(
             self._question(path, info),

@@ -184,7 +184,8 @@ class DraftMeasured:
         prompt_tokens: With all that the model would read.
         context_tokens: The most that the model can hold, prompt and reply together.
         fits: Whether there is room for it and for a reply worth having.
-        is_alone: Whether it is the chat's only message, so that nothing could be left out for it.
+        is_alone: Whether the draft is the chat's only message, or would not fit without all before it:
+            then leaving out or a new chat does not help, and the numbers are those of it alone.
     """
 
     prompt_tokens: int

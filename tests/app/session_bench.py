@@ -145,3 +145,8 @@ class Bench:
         self.session.handle_event(
             PromptMeasured(measure_id, prompt_tokens, INFO.context_tokens, fits)
         )
+
+    def too_long(self, prompt_tokens: int) -> None:
+        """The engine answers that the chat does not fit, and that its last message alone would."""
+        self.measured(prompt_tokens, fits=False)
+        self.measured(1300, fits=True)

@@ -137,7 +137,7 @@ def test_general_system_prompt_stays_with_the_new_chat(bench: Bench) -> None:
 
 def test_send_in_a_full_chat_goes_on_in_a_new_one_if_chosen(ready: Bench) -> None:
     assert ready.session.send(LONG)
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     assert ready.take() == [SummaryProgress(0)]
     assert not ready.session.send("other")
     ready.measured(1400, fits=True)
@@ -148,7 +148,7 @@ def test_send_in_a_full_chat_goes_on_in_a_new_one_if_chosen(ready: Bench) -> Non
 
 def test_send_that_was_measured_before_goes_on_in_a_new_chat_at_once(ready: Bench) -> None:
     ready.session.measure_draft(LONG)
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     ready.take()
     assert ready.session.send(LONG)
     assert ready.take() == [SummaryProgress(0)]
@@ -193,7 +193,7 @@ def test_text_that_leaves_no_room_for_a_summary_comes_back_before_there_is_one(
     ready: Bench, prompt_tokens: int
 ) -> None:
     ready.session.send(LONG)
-    ready.measured(2100, fits=False)
+    ready.too_long(2100)
     ready.take()
     ready.measured(prompt_tokens, fits=prompt_tokens == 1753)
     assert ready.take() == [DraftReturned(LONG), SummaryEnded(NO_ROOM)]

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.conversation import ChatSettings, MessageId
+from app.conversation import ChatSettings, MessageId, OnFull
 from app.messages import Generate, MeasurePrompt, ModelFailed, PromptRead, StopReply
 from app.session_changes import (
     ChatIsFull,
@@ -145,24 +145,24 @@ def test_long_text_is_held_until_it_is_known_to_fit(ready: Bench) -> None:
 
 def test_text_that_does_not_fit_comes_back_and_nothing_is_stored(ready: Bench) -> None:
     assert ready.session.send(LONG)
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     assert ready.take() == [DraftReturned(LONG), FULL]
     assert ready.texts == ["a", "b"]
     stored = ready.store.load(ready.chat.id)
     assert stored is not None
     assert len(stored.messages) == 2
-    assert [type(command) for command in ready.posted] == [MeasurePrompt]
+    assert {type(command) for command in ready.posted} == {MeasurePrompt}
 
 
 @pytest.mark.parametrize("choice", ["ask", "stop"])
 def test_text_that_was_measured_before_is_refused_at_once(ready: Bench, choice: str) -> None:
     ready.session.choose_on_full(choice)  # type: ignore[arg-type]
     ready.session.measure_draft(LONG)
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     ready.take()
     assert not ready.session.send(LONG)
     assert ready.take() == [replace(FULL, choice=choice)]  # type: ignore[arg-type]
-    assert len(ready.posted) == 1
+    assert len(ready.posted) == 2
     assert ready.texts == ["a", "b"]
 
 
@@ -234,7 +234,7 @@ def test_held_text_interrupts_a_reply_only_when_it_is_sent(ready: Bench) -> None
     ready.take()
     ready.session.send(LONG)
     assert ready.session.is_replying
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     assert ready.session.is_replying
     ready.take()
     ready.session.send(LONG)
@@ -337,7 +337,7 @@ def test_regenerate_goes_through_the_same_door(ready: Bench) -> None:
     ready.session.load_model(PATH)  # nothing is known of the length any more
     ready.ready()
     ready.session.regenerate(reply_id)
-    ready.measured(2000, fits=False)
+    ready.too_long(2000)
     assert ready.take() == [replace(FULL, text="", message_id=reply_id)]
     assert ready.last.id == reply_id
     ready.session.load_model(PATH)
@@ -364,13 +364,23 @@ def test_choice_is_kept_with_the_chat(ready: Bench) -> None:
     assert ready.chat.settings.on_full == "stop"
 
 
-def test_chat_that_leaves_out_is_sent_without_a_question(ready: Bench) -> None:
-    ready.session.choose_on_full("leave_out")
+def test_chat_that_leaves_out_asks_for_the_room_of_the_last_message_only(ready: Bench) -> None:
+    ready.session.set_chat_settings(ChatSettings("S", on_full="leave_out"))
     assert ready.session.send(LONG)
-    (command,) = ready.posted
-    assert isinstance(command, Generate)
+    (asked,) = ready.measures()
+    assert asked.messages == (ChatMessage("system", "S"), ChatMessage("user", LONG))
+    ready.measured(1300, fits=True)
+    command = ready.generate()
     assert (command.leave_out, command.left_out, command.keep_on_disk) == (True, 0, True)
-    assert [message.content for message in command.messages] == ["a", "b", LONG]
+    assert [message.content for message in command.messages] == ["S", "a", "b", LONG]
+
+
+def test_chat_that_leaves_out_sends_a_short_text_without_a_question(ready: Bench) -> None:
+    ready.session.choose_on_full("leave_out")
+    ready.turn("c", "d", metrics=FULL_METRICS)
+    ready.posted.clear()
+    assert ready.session.send("e")
+    assert [type(command) for command in ready.posted] == [Generate]
 
 
 def test_message_that_does_not_fit_alone_is_refused_whatever_was_chosen(bench: Bench) -> None:
@@ -385,6 +395,44 @@ def test_message_that_does_not_fit_alone_is_refused_whatever_was_chosen(bench: B
     bench.session.measure_draft(LONG)
     assert bench.take() == [DraftMeasured(2100, 2048, fits=False, is_alone=True)]
     assert bench.session.conversation is None
+
+
+@pytest.mark.parametrize("choice", ["ask", "stop", "new_chat", "leave_out"])
+def test_message_that_no_chat_could_take_is_refused_in_one_with_turns_before_it(
+    ready: Bench, choice: OnFull
+) -> None:
+    ready.session.set_chat_settings(ChatSettings("S", on_full=choice))
+    ready.session.measure_draft(LONG)
+    ready.measured(2107, fits=False)
+    assert ready.take() == []
+    assert ready.measures()[1].messages == (ChatMessage("system", "S"), ChatMessage("user", LONG))
+    ready.measured(2100, fits=False)
+    assert ready.take() == [DraftMeasured(2100, 2048, fits=False, is_alone=True)]
+    if ready.session.send(LONG):  # where it is another question than that of the draft
+        ready.measured(2100, fits=False)
+        assert ready.take()[0] == DraftReturned(LONG)
+    assert not any(isinstance(command, Generate) for command in ready.posted)
+    assert not ready.session.is_summarising
+    assert ready.texts == ["a", "b"]
+
+
+def test_message_that_no_chat_could_take_is_told_as_such(ready: Bench) -> None:
+    ready.session.send(LONG)
+    ready.measured(2107, fits=False)
+    ready.measured(2100, fits=False)
+    assert ready.take() == [
+        DraftReturned(LONG),
+        ChatIsFull(2100, 2048, "ask", LONG, is_alone=True),
+    ]
+
+
+def test_draft_of_a_full_chat_is_no_message_that_is_too_long(ready: Bench) -> None:
+    ready.session.measure_draft("")  # the reply before it may be long, and can be left out
+    ready.measured(2000, fits=False)
+    assert ready.take() == [DraftMeasured(2000, 2048, fits=False)]
+    ready.session.measure_draft(LONG)
+    ready.too_long(2000)
+    assert ready.take() == [DraftMeasured(2000, 2048, fits=False)]
 
 
 def test_what_was_left_out_is_kept_and_marked(ready: Bench) -> None:

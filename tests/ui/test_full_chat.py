@@ -314,6 +314,45 @@ def test_message_that_is_too_long_alone_is_told_so(open_window: Opener, choice: 
     assert not window.chat.full_card.isVisible()
 
 
+@pytest.mark.parametrize("choice", ["ask", "stop", "new_chat", "leave_out"])
+def test_message_that_no_chat_could_take_is_told_so_in_one_with_turns(
+    open_window: Opener, choice: OnFull
+) -> None:
+    window = open_window(FakeScript(replies=["One."], message_tokens=100))
+    window.start_engine()
+    window.say("First")
+    window.session.choose_on_full(choice)
+    window.script.message_tokens = 3000
+    window.chat.composer.set_text(LONG)
+    window.press(Qt.Key.Key_Return)
+    window.wait(window.chat.full_card.isVisible)
+    title, text = window.chat.full_card.text.split("\n")
+    assert (title, text) == too_long_words(3000, 2048, has_instructions=False)
+    assert _buttons(window) == []
+    assert not window.chat.hint.isVisible()
+    assert window.chat.composer.text == LONG
+    assert not window.chat.composer.button.isEnabled()
+    assert window.texts == ["First", "One."]
+    assert len(window.engine.requests) == 1
+
+
+def test_question_that_failed_at_once_is_marked_when_the_next_one_is_sent(
+    open_window: Opener,
+) -> None:
+    window = open_window(FakeScript(replies=["One.", "Two."]))
+    window.start_engine()
+    window.say("First")
+    window.script.request_error = ComputeError("The device failed.")
+    window.say("Lost")
+    window.script.request_error = None
+    window.say("Second")
+    assert window.prompts[-1] == ["First", "One.", "Second"]
+    mark = window.chat.messages.findChildren(LeftOutMark)[-1]
+    window.wait(mark.isVisible)
+    failed, second = (window.view(message.id) for message in window.messages[3:5])
+    assert failed.geometry().bottom() < mark.y() < second.y()
+
+
 def test_not_now_sends_nothing_and_offers_to_choose_otherwise(full: OpenWindow) -> None:
     _type_too_much(full)
     full.click("Not now", full.chat.full_card)

@@ -5,7 +5,7 @@ from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
 from tests.ui.reply_helpers import any_view, make_list, make_message, settle
-from ui.replies.left_out_mark import TEXT, LeftOutMark
+from ui.replies.left_out_mark import FAILED_TEXT, TEXT, LeftOutMark
 from ui.replies.message_list import MessageList
 
 
@@ -83,3 +83,69 @@ def test_mark_grows_with_the_text(qtbot: QtBot) -> None:
     shown.resize(200, 600)
     settle(qtbot, shown)
     mark.grab()
+
+
+def _failed_chat(qtbot: QtBot) -> MessageList:
+    return make_list(
+        qtbot,
+        make_message(1, "user", "first"),
+        make_message(2, content="one"),
+        make_message(3, "user", "too long"),
+        make_message(4, content="", status="error"),
+        make_message(5, "user", "third"),
+        make_message(6, content="three"),
+    )
+
+
+def _visible(shown: MessageList) -> list[LeftOutMark]:
+    return [mark for mark in shown.findChildren(LeftOutMark) if mark.isVisible()]
+
+
+def test_turn_that_failed_at_once_has_a_line_below_it(qtbot: QtBot) -> None:
+    shown = _failed_chat(qtbot)
+    (mark,) = _visible(shown)
+    assert mark.text == mark.accessibleName() == FAILED_TEXT == "The message above is left out"
+    assert _bottom(shown, 4) + 20 == mark.y()
+    assert any_view(shown, 5).y() == mark.y() + mark.height() + 20
+    told = QAccessible.queryAccessibleInterface(mark)
+    assert "does not see" in told.text(QAccessible.Text.Description)
+    shown.show_path([make_message(1, "user", "first"), make_message(2, content="one")], {})
+    settle(qtbot, shown)
+    assert _visible(shown) == []
+
+
+def test_failed_turn_has_no_line_before_another_message_follows(qtbot: QtBot) -> None:
+    shown = make_list(
+        qtbot, make_message(1, "user", "too long"), make_message(2, content="", status="error")
+    )
+    assert _visible(shown) == []
+    shown.update_message(make_message(3, "user", "shorter"), [])
+    settle(qtbot, shown)
+    (mark,) = _visible(shown)
+    assert _bottom(shown, 2) < mark.y() < any_view(shown, 3).y()
+
+
+def test_failed_turn_needs_no_line_of_its_own_in_a_beginning_that_is_left_out(
+    qtbot: QtBot,
+) -> None:
+    shown = _failed_chat(qtbot)
+    _mark(qtbot, shown, 5)
+    (mark,) = _visible(shown)
+    assert mark.text == TEXT
+    _mark(qtbot, shown, 3)
+    beginning, failed = sorted(_visible(shown), key=lambda each: each.y())
+    assert (beginning.text, failed.text) == (TEXT, FAILED_TEXT)
+
+
+def test_reply_that_failed_later_or_was_stopped_at_once_leaves_its_question_in_sight(
+    qtbot: QtBot,
+) -> None:
+    shown = make_list(
+        qtbot,
+        make_message(1, "user", "first"),
+        make_message(2, content="half", status="error"),
+        make_message(3, "user", "second"),
+        make_message(4, content="", status="stopped"),
+        make_message(5, "user", "third"),
+    )
+    assert _visible(shown) == []

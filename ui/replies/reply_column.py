@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 from app.conversation import Message, MessageId
 from ui.look.fade_edge import FADE_HEIGHT, FadeEdge
 from ui.look.theme import Theme
-from ui.replies.left_out_mark import LeftOutMark
+from ui.replies.left_out_mark import LeftOutMarks
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import ToEndButton
 from ui.replies.reply_disposal import Disposal
@@ -57,8 +57,7 @@ class MessageColumn(QScrollArea):
         self._disposal = Disposal(self)
         self._canvas = QWidget()
         self._canvas.setAccessibleName("Messages")
-        self._mark = LeftOutMark(theme, self._canvas)
-        self._first_seen_id: MessageId | None = None
+        self._marks = LeftOutMarks(theme, self._canvas)
         self.setWidget(self._canvas)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -76,8 +75,8 @@ class MessageColumn(QScrollArea):
 
     def mark_left_out(self, first_seen_id: MessageId | None) -> None:
         """Draw the line above the first message that the model still sees; None takes it away."""
-        if first_seen_id != self._first_seen_id:
-            self._first_seen_id = first_seen_id
+        if first_seen_id != self._marks.first_seen_id:
+            self._marks.first_seen_id = first_seen_id
             self._pacer.request()
 
     def _make_view(self, message: Message) -> MessageView:
@@ -157,14 +156,15 @@ class MessageColumn(QScrollArea):
         self._lay_out_stale(deadline)
         y = _TOP
         left = (self.width() - self._column) // 2 - BLEED
-        is_marked = False
+        marks = self._marks.above(self._messages)
         for index, message in enumerate(self._messages):
             if index:
                 y += _REPLY_GAP if message.role == "assistant" else _QUESTION_GAP
-            if index and message.id == self._first_seen_id:
-                is_marked = True
-                self._mark.setGeometry(left + BLEED, y, self._column, self._mark.wanted_height())
-                y += self._mark.height() + _QUESTION_GAP
+            mark = marks.get(message.id)
+            if mark is not None:
+                mark.setGeometry(left + BLEED, y, self._column, mark.wanted_height())
+                mark.show()
+                y += mark.height() + _QUESTION_GAP
             self._tops[message.id] = y
             height = self._heights.get(message.id) or self._estimate(message)
             view = self._views.get(message.id)
@@ -173,7 +173,6 @@ class MessageColumn(QScrollArea):
                 if view.isHidden() and message.id in self._heights:
                     view.show()
             y += height
-        self._mark.setVisible(is_marked)
         self._canvas.resize(self.viewport().width(), y + _BOTTOM)
         self._restore(anchor, offset)
         self._is_placing = False
