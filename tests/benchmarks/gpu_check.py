@@ -10,7 +10,8 @@ part that fails is told and does not stop the rest. `--device cpu --quick` runs 
     copies      a block from the device to the host and back
     MODEL       each file: perplexity of a text against the CPU's in float32; decode against bandwidth, prefill,
                 several chats, a whole reply, memory; with graphs and without, each attention, each way
-                to keep weights; and with half of its weights on the host
+                to keep weights; with half of its weights on the host; and guessing ahead: rows verified
+                in a step against one, guesses from the text, and by the model of `--draft`
 """
 
 import argparse
@@ -29,6 +30,7 @@ from app.starter_model import find_starter_model
 from inference.errors import EngineError
 from tests.benchmarks import gpu_parts
 from tests.benchmarks.gpu_models import REPLY_TOKENS, OpenModel, Result, measure_variant
+from tests.benchmarks.gpu_speculation import check_speculation
 from tests.benchmarks.gpu_split import check_split
 
 logger = logging.getLogger("gpu_check")
@@ -74,7 +76,13 @@ class Check:
 
 
 def check_model(
-    check: Check, path: Path, device: torch.device, bytes_per_second: float, *, is_quick: bool
+    check: Check,
+    path: Path,
+    device: torch.device,
+    bytes_per_second: float,
+    *,
+    draft: Path | None,
+    is_quick: bool,
 ) -> None:
     """One file, in all variants."""
 
@@ -101,6 +109,8 @@ def check_model(
             found["reply like float32, tokens"] = _common(found["reply ids"], expected["reply ids"])
     split = partial(check_split, path, device, is_quick=is_quick)
     check.part(f"{path.stem}, half on the host", split)
+    guesses = partial(check_speculation, path, device, draft=draft, is_quick=is_quick, **own)
+    check.part(f"{path.stem}, speculation", guesses)
     print_summary(check, path)
 
 
@@ -139,6 +149,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", type=Path, nargs="*", help="GGUF files; else the starter model")
+    parser.add_argument("--draft", type=Path, help="a smaller model that guesses for each")
     parser.add_argument("--out", type=Path, help="where to write all numbers, as JSON")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
@@ -164,7 +175,7 @@ def main() -> None:
     check.part("copies", lambda: gpu_parts.check_copies(device, is_quick=is_quick))
     bytes_per_second = 1e9 * facts.get("copy GB/s", float("nan"))
     for path in arguments.models:
-        check_model(check, path, device, bytes_per_second, is_quick=is_quick)
+        check_model(check, path, device, bytes_per_second, draft=arguments.draft, is_quick=is_quick)
     if arguments.out is not None:
         arguments.out.write_text(
             json.dumps({"benchmark": "gpu_check", "results": check.results}, indent=1),

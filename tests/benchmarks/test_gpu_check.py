@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inference.drafting.draft_model import DraftModel
 from inference.engine_loading import ProgressCallback, load_parts
 from inference.errors import NotEnoughMemoryError
 from inference.formats.whole_digest import WeightFiles
@@ -51,9 +52,10 @@ def test_all_parts_run_and_are_written(
 ) -> None:
     monkeypatch.setattr(gpu_models, "load_parts", partial(load_parts, load=load_tiny))
     monkeypatch.setattr(gpu_split, "_SHARE", 0.9)  # of four layers, two must fit the buffers
+    monkeypatch.setattr(DraftModel, "load", partial(DraftModel.load, load=load_tiny))
     out = tmp_path / "numbers.json"
-    arguments = ["gpu_check", "tiny.gguf", "--device", "cpu", "--quick", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", arguments)
+    arguments = ["tiny.gguf", "--draft", "small.gguf", "--device", "cpu", "--quick"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *arguments, "--out", str(out)])
     gpu_check.main()
     results = json.loads(out.read_text(encoding="utf-8"))["results"]
     own = ["device", "kernels", "families", "products", "copies", "tiny, CPU float32"]
@@ -61,6 +63,7 @@ def test_all_parts_run_and_are_written(
         *own,
         *(f"tiny, {name}" for name in VARIANTS),
         "tiny, half on the host",
+        "tiny, speculation",
     ]
     assert [name for name, found in results.items() if "failed" in found] == []
     assert results["families"]["llama float32"] < 1e-4
@@ -78,6 +81,13 @@ def test_all_parts_run_and_are_written(
         assert found["step tokens"] == 256
         assert found["prefill by usual steps tok/s"] > 0
     assert results["tiny, half on the host"]["the reply is that of the whole model"]
+    guesses = results["tiny, speculation"]
+    assert guesses["edit, ngram, share of replies alike"] == 1.0
+    assert guesses["edit, ngram, plain tok/s"] > 0
+    assert guesses["code, draft, share of replies alike"] == 1.0
+    assert guesses["code, draft, accepted tokens"] > 20  # the same model guesses
+    assert guesses["verify 1 against one"] == 1.0
+    assert guesses["verify 16 ms"] > 0
     text = capsys.readouterr().out
     assert "the reply with graphs is that without: True" in text
 

@@ -1,0 +1,180 @@
+"""How `speculation` measures and sums up: with tiny models, and with peers that take no time."""
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from inference.engine import Engine
+from inference.engine_loading import EngineParts
+from inference.metrics import RequestMetrics
+from tests.benchmarks import speculation
+from tests.benchmarks.guess_pairs import (
+    Answer,
+    EndedEarlyError,
+    Pair,
+    measure_answers,
+    measure_pairs,
+    sum_up,
+)
+from tests.benchmarks.guess_peers import NUM_KEPT, Reply, Run, measure_peer
+from tests.benchmarks.guess_works import WORKS, Work
+from tests.benchmarks.speculation import Bench
+from tests.inference.tiny_engine import make_loaded, make_parts
+
+NUMBERS = Work("numbers", 32, lambda number: f"Say {number}.")
+
+
+@pytest.fixture(scope="module")
+def parts() -> Iterator[EngineParts]:
+    made = make_parts(make_loaded(context_tokens=4096), ram_cache_bytes=0)
+    yield made
+    Engine(made).close()
+
+
+def made_answer(token_ids: Sequence[int], rate: float, *, drafted: int = 0) -> Answer:
+    metrics = RequestMetrics(
+        completion_tokens=len(token_ids),
+        decode_ms=1000.0 * (len(token_ids) - 1) / rate,
+        drafted_tokens=drafted,
+        accepted_tokens=drafted // 2,
+        verify_steps=drafted // 4,
+    )
+    return Answer(tuple(token_ids), "", metrics)
+
+
+def test_pairs_are_the_same_replies_with_guesses_and_without(parts: EngineParts) -> None:
+    (pair,) = measure_pairs(Engine(parts), NUMBERS, rounds=1)
+
+    assert pair.is_equal
+    assert len(pair.off.token_ids) == 32
+    assert pair.off.metrics.drafted_tokens == 0
+
+
+def test_pairs_with_fixed_guesses_count_what_was_guessed() -> None:
+    parts = make_parts(make_loaded(context_tokens=4096), ram_cache_bytes=0, draft_tokens=4)
+    engine = Engine(parts)
+
+    row = sum_up(measure_pairs(engine, NUMBERS, rounds=1, guess="ngram"))
+    engine.close()
+
+    assert row["verify_steps"] > 0
+    assert row["drafted_tokens"] >= row["accepted_tokens"]
+    assert row["equal_replies"] == row["replies"] == 1
+
+
+def test_pairs_of_replies_that_are_too_short_give_up() -> None:
+    engine = Engine(make_parts(make_loaded(eos_ids=range(260)), ram_cache_bytes=0))
+
+    with pytest.raises(EndedEarlyError, match="numbers"):
+        measure_pairs(engine, NUMBERS, rounds=1)
+    engine.close()
+
+
+def test_sum_up_ratio_is_the_median_of_the_pairs_ratios() -> None:
+    ids = range(41)
+    pairs = [
+        Pair(made_answer(ids, 10.0), made_answer(ids, 20.0, drafted=8), likeness=0.5),
+        Pair(made_answer(ids, 40.0), made_answer(ids, 40.0, drafted=4), likeness=0.9),
+        Pair(made_answer(ids, 10.0), made_answer([*ids, 7], 30.0, drafted=4), likeness=1.0),
+    ]
+
+    row = sum_up(pairs)
+
+    assert (row["off_tps"], row["on_tps"]) == (10.0, 30.0)
+    assert (row["ratio"], row["ratio_min"], row["ratio_max"]) == pytest.approx((2.0, 1.0, 3.0))
+    assert (row["drafted_tokens"], row["accepted_tokens"], row["verify_steps"]) == (16, 8, 4)
+    assert (row["equal_replies"], row["replies"], row["likeness"]) == (2, 3, 0.9)
+
+
+@pytest.mark.slow
+def test_answers_at_once_are_those_one_after_the_other(parts: EngineParts) -> None:
+    row = measure_answers(Engine(parts), NUMBERS, rounds=1)
+
+    assert row["tokens"] == 3 * 32
+    assert row["replies"] == 3
+    assert len(row["ratios"]) == 1
+    assert row["ratio_min"] > 0
+
+
+class FakePeer:
+    """Replies with zeros, so many a second as a setting's name says."""
+
+    def __init__(self, *rates: float) -> None:
+        self.calls: list[str] = []
+        self.is_closed = False
+        self.settings: dict[str, Run] = {str(rate): self._runs_at(rate) for rate in rates}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _runs_at(self, rate: float) -> Run:
+        def run(prompt_ids: Sequence[int], num_tokens: int, stop_ids: Collection[int]) -> Reply:
+            self.calls.append(str(rate))
+            return (0,) * num_tokens, rate
+
+        return run
+
+
+def test_peer_is_judged_by_the_fastest_of_its_settings(parts: EngineParts) -> None:
+    peer = FakePeer(1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6)
+
+    row = measure_peer(Engine(parts), parts, peer, NUMBERS, rounds=1)
+
+    assert row["best"] == "6e-06"
+    assert list(row["peer_tps"]) == ["6e-06", "5e-06", "4e-06", "3e-06"]
+    assert len(peer.calls) == 6 + NUM_KEPT
+    assert row["on_tps"] / row["ratio"] == pytest.approx(6e-6, rel=0.5)
+
+
+@pytest.mark.slow
+def test_bench_closes_the_peer_and_tells_of_other_replies(parts: EngineParts) -> None:
+    bench = Bench(Engine(parts), parts, rounds=1, max_tokens=32)
+    peer = FakePeer(5.0)
+
+    bench.run(["llama"], draft=None, open_peer=lambda: peer)
+
+    assert peer.is_closed
+    assert list(bench.rows) == ["edit against llama.cpp"]
+    assert not bench.has_other_replies
+    bench.rows["chat"] = {"replies": 3, "equal_replies": 2}
+    assert bench.has_other_replies
+
+
+@pytest.mark.parametrize("works", WORKS.values(), ids=list(WORKS))
+def test_prompts_of_a_work_differ_from_round_to_round(works: tuple[Work, ...]) -> None:
+    prompts = [work.prompt(number) for work in works[:1] for number in range(12)]
+
+    assert len(set(prompts)) == 12
+
+
+def test_edit_wants_the_code_with_the_other_name_everywhere() -> None:
+    wanted = WORKS["edit"][0].wanted
+    assert wanted is not None
+
+    assert "class Register:" in wanted(0)
+    assert "Ledger" not in wanted(0)
+    assert "Grid" not in wanted(1)
+
+
+@pytest.mark.slow
+def test_main_ends_with_one_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_tiny(path: Path, *, threads: int) -> tuple[Engine, EngineParts]:
+        parts = make_parts(make_loaded(context_tokens=4096), ram_cache_bytes=0)
+        return Engine(parts), parts
+
+    monkeypatch.setattr(speculation, "open_engine", open_tiny)
+    arguments = ["tiny.gguf", "--only", "chat", "answers", "--rounds", "1", "--max-tokens", "32"]
+    monkeypatch.setattr(sys, "argv", ["speculation", *arguments])
+    speculation.main()
+
+    *lines, last = capsys.readouterr().out.splitlines()
+    report = json.loads(last)
+    assert list(report["works"]) == ["chat, greedy", "chat, sampled", "answers"]
+    assert report["are_equal"]
+    assert report["works"]["chat, greedy"]["tokens"] == 32
+    assert len(lines) == 4
