@@ -28,7 +28,7 @@ def asked_draft(options: argparse.Namespace, model: str, settings: Settings) -> 
     """
     asked: Path | None = options.draft_model
     if asked is not None:
-        return os.path.abspath(asked.expanduser())
+        return os.path.abspath(os.path.expanduser(asked))
     if options.guess != "draft":
         return None
     known = draft_model_of(settings, model)

@@ -209,7 +209,7 @@ def _model_path(requested: Path | None, settings: Settings) -> str:
     if choice.notice:
         complain(choice.notice)
     # As the window names it, so that one chat's token ids are known again.
-    return os.path.abspath(choice.path.expanduser())
+    return os.path.abspath(os.path.expanduser(choice.path))
 
 
 def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int:

@@ -13,6 +13,7 @@ from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
 from app.migrations import migrate, stored_version
 from app.private_files import make_private_file
 from app.search import holds
+from inference.regular_file import NotAFileError, open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,13 @@ def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
 def _check_header(path: Path) -> None:
     """Look before SQLite does: it may remove the newest changes beside a file it cannot read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = file.read(len(_HEADER))
+    except NotAFileError as error:
+        raise StorageError(
+            f"The chats in {path} could not be read or stored: {error.strerror}.",
+            hint="Take it away, or choose another folder with --profile.",
+        ) from error
     except OSError:
         return  # missing, or SQLite says better what is wrong
     if header not in (b"", _HEADER):

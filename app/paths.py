@@ -41,7 +41,7 @@ class Paths:
             logs = platformdirs.user_log_path(APP_NAME, appauthor=False)
             cache = platformdirs.user_cache_path(APP_NAME, appauthor=False)
         else:
-            root = Path(os.path.abspath(self.profile.expanduser()))
+            root = Path(os.path.abspath(os.path.expanduser(self.profile)))
             object.__setattr__(self, "profile", root)
             config, data, logs, cache = root, root, root / "logs", root / "cache"
         object.__setattr__(self, "config_dir", config)

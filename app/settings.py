@@ -9,6 +9,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from app.errors import SettingError
 from app.private_files import make_private_file, private_opener
 from inference.config import KV_SCHEMES, SamplingParams
 from inference.errors import InvalidRequestError
+from inference.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +307,8 @@ class SettingsStore:
 
     def _read(self) -> Settings:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with open_regular(self.path) as file:
+                text = file.read().decode("utf-8")
         except FileNotFoundError:
             return Settings()
         except UnicodeDecodeError:
@@ -324,7 +327,7 @@ class SettingsStore:
         copy = self.path.with_name(self.path.name + ".bak")
         try:
             make_private_file(copy)
-            copy.write_bytes(self.path.read_bytes())
+            shutil.copyfile(self.path, copy)  # never into a pipe
         except OSError as error:
             logger.warning("The old settings could not be kept: %s", error)
 

@@ -5,6 +5,7 @@ found through the package's list of files: importing the package is never needed
 carries the file in its resources instead.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def find_starter_model(
     """
     folder = bundled if bundled is not None else resources.path("models")
     places = [*_files_of(distribution), *sorted(folder.glob("*.gguf"))]
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if os.path.isfile(place)), None)
 
 
 def _files_of(distribution: str) -> list[Path]:
@@ -64,7 +65,7 @@ def choose_model(
     if requested is not None:
         return ModelChoice(requested)
     last = Path(settings.model_path) if settings.model_path else None
-    if last is not None and last.exists():
+    if last is not None and not _is_gone(last):
         return ModelChoice(last)
     if last is None or (starter is not None and last.name == starter.name):
         return ModelChoice(starter)  # nothing was chosen, or the starter only moved
@@ -72,3 +73,14 @@ def choose_model(
     if starter is None:
         return ModelChoice(None, f"{gone} Choose another one.")
     return ModelChoice(starter, f"{gone} The starter model is used.")
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether nothing is there; where that cannot be seen, a load says why."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    except OSError:
+        return False
+    return False

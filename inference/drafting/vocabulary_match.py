@@ -9,6 +9,7 @@ what their files say is enough; it is worked out once per file, in a part of a s
 """
 
 import hashlib
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -85,7 +86,7 @@ def tokenizer_at(path: Path) -> Tokenizer:
         ModelFileError: The files are not sound.
         UnsupportedModelError: They are of a kind that is not known.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         return tokenizer_from_folder(path)
     with GgufFile.read(path) as file:
         return tokenizer_from_metadata(file.metadata, path)
@@ -160,7 +161,7 @@ def _shown_ids(token_ids: Iterable[int]) -> str:
 def _files_of(path: Path) -> _Seen:
     """The files that tell a model's size and vocabulary, as they are now; without those not there."""
     files = [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         files = [*sorted(path.glob("*.safetensors")), *sorted(path.glob("*.json"))]
     return tuple(_look_at(files))
 

@@ -26,6 +26,7 @@ from inference.formats.gguf_tensor_table import read_tensor_table
 from inference.formats.gguf_types import GgufTensor, GgufValue
 from inference.formats.gguf_values import MetadataReader
 from inference.formats.weight_file import mapped_bytes, release_pages
+from inference.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def _sample_starts(offset: int, num_bytes: int) -> tuple[int, int, int]:
 
 def _map_file(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             foreign = describe_foreign_file(file.read(512), size, magic=MAGIC)
             if foreign is not None:

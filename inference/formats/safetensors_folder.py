@@ -9,6 +9,7 @@ under a model's name, or a missing part fails in milliseconds and by name.
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.byte_cursor import INCOMPLETE_HINT
 from inference.formats.file_kind import describe_foreign_file
 from inference.formats.safetensors_header import SafetensorsHeader, read_header
+from inference.regular_file import NotAFileError, check_regular, open_regular
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SAMPLE_BYTES = 256
 _MAX_INDEX_BYTES = 2**26
+_READ_SUFFIXES = (".json", ".jinja", ".safetensors", ".model", ".txt")
+"""Of the files that we read, or libraries for us."""
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -56,10 +61,11 @@ class ModelFolder:
         Cheap (some ms), the same in every process; 32 bytes.
         """
         digest = hashlib.blake2b(digest_size=32, person=b"quire-folder-1")
-        digest.update((self.path / "config.json").read_bytes())
+        with open_regular(self.path / "config.json") as config:
+            digest.update(config.read())
         for header in self.headers:
             digest.update(header.path.name.encode() + header.size.to_bytes(8, "little"))
-            with header.path.open("rb") as file:
+            with open_regular(header.path) as file:
                 digest.update(file.read(header.data_start))
                 for tensor in header.tensors.values():
                     for start in _sample_starts(tensor.offset, tensor.num_bytes):
@@ -72,23 +78,55 @@ def check_folder(path: Path | str) -> ModelFolder:
     """Check that a folder holds a whole model.
 
     Raises:
-        ModelFileError: A file is missing, cut, or is not what its name says; names the file.
+        ModelFileError: A file is missing, cut, not readable, or is not what its name says; names the file.
         UnsupportedModelError: The weights are there, but only as pickle, adapter, or GGUF.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ModelFileError(path, "The folder does not exist.")
+    _refuse_what_is_no_file(path)
     for name in ("config.json", "tokenizer.json"):
-        if not (path / name).is_file():
+        if not _is_there(path / name):
             raise ModelFileError(
                 path / name, f"The file is missing from the folder {path.name!r}.",
                 hint="Download the model again, with all its files.",
             )  # fmt: skip
-    if (path / SINGLE_FILE).exists():
+    if _is_there(path / SINGLE_FILE):
         return ModelFolder(path, (read_header(path / SINGLE_FILE),))
-    if (path / INDEX_FILE).exists():
+    if _is_there(path / INDEX_FILE):
         return ModelFolder(path, _read_parts(path))
     raise _no_weights(path)
+
+
+def _refuse_what_is_no_file(folder: Path) -> None:
+    """A pipe under the name of a file would be waited for, in a library's code too."""
+    try:
+        with os.scandir(folder) as entries:
+            named = [entry for entry in entries if entry.name.endswith(_READ_SUFFIXES)]
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    for entry in named:
+        try:
+            check_regular(entry.stat().st_mode, entry.path)
+        except NotAFileError as error:
+            raise _unreadable(Path(entry.path), error) from error
+        except OSError:
+            continue  # a folder, or a link to nowhere: who needs it says so
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    return True
+
+
+def _unreadable(path: Path, error: OSError) -> ModelFileError:
+    kind = "folder" if os.path.isdir(path) else "file"
+    return ModelFileError(path, f"The {kind} cannot be read: {error.strerror}.")
 
 
 def _sample_starts(offset: int, num_bytes: int) -> tuple[int, int, int]:
@@ -100,7 +138,7 @@ def _read_parts(path: Path) -> tuple[SafetensorsHeader, ...]:
     weight_map = _read_weight_map(path / INDEX_FILE)
     names = sorted(set(weight_map.values()))
     for number, name in enumerate(names, start=1):
-        if not (path / name).is_file():
+        if not _is_there(path / name):
             raise ModelFileError(
                 path / name,
                 f"This part of the model ({number} of {len(names)}) is missing.",
@@ -119,8 +157,9 @@ def _read_parts(path: Path) -> tuple[SafetensorsHeader, ...]:
 
 def _read_weight_map(path: Path) -> dict[str, str]:
     try:
-        size = path.stat().st_size
-        data = path.read_bytes() if size <= _MAX_INDEX_BYTES else b""
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size <= _MAX_INDEX_BYTES else b""
         foreign = describe_foreign_file(data[:512], size)
         if foreign is not None:
             raise ModelFileError(path, foreign.reason, hint=foreign.hint)

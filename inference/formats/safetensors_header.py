@@ -16,6 +16,7 @@ from typing import TypeGuard
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.byte_cursor import DAMAGED_HINT, INCOMPLETE_HINT
 from inference.formats.file_kind import describe_foreign_file
+from inference.regular_file import open_regular
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_DIMENSIONS = 16
@@ -72,7 +73,7 @@ def read_header(path: Path) -> SafetensorsHeader:
         UnsupportedModelError: A tensor has a type that is not known here.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(512)
             length = _header_length(path, start, size)

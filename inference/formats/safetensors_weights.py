@@ -11,6 +11,7 @@ from inference.errors import ModelFileError
 from inference.formats.safetensors_folder import ModelFolder
 from inference.formats.safetensors_header import SafetensorsTensor
 from inference.formats.weight_file import mapped_bytes, release_pages
+from inference.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,12 @@ class FolderWeights:
 
 def _map_file(path: Path, size: int) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
-        raise ModelFileError(path, f"The file cannot be read: {error}.") from error
+        raise ModelFileError(
+            path, f"The file cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
     if len(mapping) != size:
         mapping.close()
         raise ModelFileError(path, "The file was changed while it was opened.")

@@ -24,6 +24,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from inference.errors import ModelFileError
+from inference.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class WeightFiles:
     @classmethod
     def seen_at(cls, path: Path) -> "WeightFiles":
         """Look at a model before it is loaded; a file that cannot be looked at is left out."""
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        files = sorted(path.glob("*.safetensors")) if os.path.isdir(path) else [path]
         return cls(path, tuple(stamp for stamp in map(_stamp, files) if stamp is not None))
 
     def digest(self, folder: Path, on_progress: Callable[[float], None] | None = None) -> bytes:
@@ -175,7 +176,7 @@ def _piece_digest(stamp: Stamp, start: int, size: int) -> bytes:
 def _recall(folder: Path) -> dict[Stamp, bytes]:
     """Digests that were remembered, latest first; none if the file is gone or damaged."""
     try:
-        with (folder / _MEMORY_NAME).open("rb") as file:
+        with open_regular(folder / _MEMORY_NAME) as file:
             checksum, _, body = file.read(_MAX_MEMORY_BYTES).partition(b"\n")
         if checksum != _checksum(body):
             return {}

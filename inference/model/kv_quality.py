@@ -25,6 +25,7 @@ from inference.kv_cache.schemes import KvScheme, find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import LanguageModel, Runner
 from inference.model.step import Chunk
+from inference.regular_file import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,8 @@ def sample_text() -> str:
 def load_verdict(folder: Path, fingerprint: str) -> KvVerdict | None:
     """What was found out about a model before; None if nothing is known, or nothing readable."""
     try:
-        stored = json.loads(_file(folder, fingerprint).read_text(encoding="utf-8"))
+        with open_regular(_file(folder, fingerprint)) as file:
+            stored = json.load(file)
         if stored["version"] != _FILE_VERSION or stored["fingerprint"] != fingerprint:
             return None
         loss = stored["loss"]

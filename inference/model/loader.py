@@ -5,6 +5,7 @@ say is checked before weights are read, so that a bad file fails in milliseconds
 """
 
 import logging
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def load_model(
     reporter = LoadReporter(on_progress)
     wish = Wish(device, dtype, backend, num_threads, weights, cache_dir, kv or KvWish())
     files = WeightFiles.seen_at(path)
-    load = _load_folder if path.is_dir() else _load_gguf
+    load = _load_folder if os.path.isdir(path) else _load_gguf
     loaded = load(files, wish, reporter)
     logger.info(
         "loaded %s (%s, %.0f million weights) in %.1f s",

@@ -73,7 +73,7 @@ def open_cached(
     path: Path, tensors: Mapping[str, StoredTensor], *, num_threads: int
 ) -> GgufFile | None:
     """Open a file that is kept, if it is whole and holds these tensors; remove it if not."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
         file = GgufFile.read(path)

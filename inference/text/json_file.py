@@ -1,9 +1,12 @@
 """Reads the small files beside a model's weights, or says what is wrong with them. Any thread."""
 
+import io
 import json
+import os
 from pathlib import Path
 
 from inference.errors import ModelFileError
+from inference.regular_file import open_regular
 
 MAX_FILE_BYTES = 256 * 2**20
 _HINT = "Download the model again, with all its files."
@@ -16,10 +19,12 @@ def read_text_file(path: Path) -> str:
         ModelFileError: It is missing, unreadable, too big, or no text.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ModelFileError(path, f"It has {size:,} bytes, too many to be what it should be.")
-        return path.read_text("utf-8")
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                reason = f"It has {size:,} bytes, too many to be what it should be."
+                raise ModelFileError(path, reason)
+            return file.read()
     except FileNotFoundError as error:
         raise ModelFileError(path, "The file is missing.", hint=_HINT) from error
     except OSError as error:
@@ -52,7 +57,7 @@ def read_optional_json(path: Path) -> dict[str, object]:
     Raises:
         ModelFileError: The file is there and broken.
     """
-    return read_json_object(path) if path.exists() else {}
+    return read_json_object(path) if os.path.exists(path) else {}
 
 
 def _why_no_json(text: str) -> str:

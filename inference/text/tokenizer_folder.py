@@ -10,6 +10,7 @@ tokenizer.json says how text becomes ids; the files beside it say which ids begi
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def chat_template_from_folder(path: Path | str) -> str | None:
     """
     folder = Path(path)
     file = folder / "chat_template.jinja"
-    if file.exists():
+    if os.path.exists(file):
         return read_text_file(file)
     for name in ("chat_template.json", "tokenizer_config.json"):
         template = _chosen_template(read_optional_json(folder / name).get("chat_template"))

@@ -112,6 +112,19 @@ def test_bad_model_is_one_line_and_code_2(
     assert err.count("\n") == 1
 
 
+def test_model_that_cannot_be_looked_at_is_one_line_and_code_2(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for model in ("a" * 300, "~no such person/m.gguf"):
+        assert main(["ask", "x", "--model", model]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == (
+        f"quire: {'a' * 300}: The file cannot be read: File name too long.\n"
+        "quire: m.gguf: The file cannot be read: No such file or directory.\n"
+    )
+
+
 def test_damaged_chats_are_one_line_and_code_1(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

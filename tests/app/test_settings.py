@@ -301,3 +301,15 @@ def test_write_that_fails_leaves_the_old_file_and_no_other(
         write_atomically(path, "new")
     assert path.read_text("utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipes_in_the_place_of_file_and_copy_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "settings.json")
+    store = make_store(tmp_path)
+    assert store.value == Settings()
+    assert store.warnings == ["The settings could not be read: it is a named pipe, not a file."]
+    (tmp_path / "settings.json").unlink()
+    (tmp_path / "settings.json").write_text("{", "utf-8")
+    os.mkfifo(tmp_path / "settings.json.bak")
+    assert make_store(tmp_path).value == Settings()

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_choice_that_vanished_is_told(starter: Path) -> None:
     assert choose_model(settings, starter=None) == ModelChoice(
         None, "The model big.gguf is not where it was. Choose another one."
     )
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(36, "Too long")]
+)
+def test_choice_that_cannot_be_looked_at_stays_for_a_load_to_say_why(
+    starter: Path, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "stat", refuse)
+    choice = choose_model(Settings(model_path="/closed/m.gguf"), starter=starter)
+    assert choice == ModelChoice(Path("/closed/m.gguf"))
 
 
 def test_starter_that_moved_is_no_news(starter: Path) -> None:

@@ -562,3 +562,11 @@ def test_search_takes_a_few_steps_for_each_message_that_matches(store: Conversat
     store._connection.set_progress_handler(count, 100)
     assert len(store.search("plane")) == 20
     assert num_steps < 400 * 60
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipe_in_the_place_of_the_database_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "chats.db")
+    with pytest.raises(StorageError, match="it is a named pipe, not a file") as caught:
+        ConversationStore(tmp_path / "chats.db")
+    assert "--profile" in caught.value.hint

@@ -1,5 +1,6 @@
 """Between the session and all that concerns the model: button, menu, notice. GUI thread."""
 
+import os
 from pathlib import Path
 
 from PySide6.QtCore import QObject
@@ -122,7 +123,7 @@ class ModelController(QObject):
         """Recent models that are still there, then the starter model."""
         starter = [str(self._starter)] if self._starter is not None else []
         known = dict.fromkeys([*self._settings.value.recent_models, *starter])
-        return [path for path in known if Path(path).exists()]
+        return [path for path in known if os.path.exists(path)]
 
     def _folder(self) -> str:
         return start_folder(self._settings.value.model_path)

@@ -1,5 +1,6 @@
 """The system's own dialogs that choose a model. GUI thread."""
 
+import os
 from pathlib import Path
 
 from PySide6.QtWidgets import QFileDialog, QWidget
@@ -32,7 +33,7 @@ class ModelFolderDialog:
 def start_folder(model_path: str) -> str:
     """Where to look for models: beside the last one, else the home folder."""
     folder = Path(model_path).parent
-    return str(folder if model_path and folder.is_dir() else Path.home())
+    return str(folder if model_path and os.path.isdir(folder) else Path.home())
 
 
 def _give_back(parent: QWidget | None) -> None:
