@@ -113,6 +113,10 @@ class ChatMemory:
 
     # ------------------------------------------------------------------ forgetting
 
+    def break_off(self, conversation_id: str | None) -> None:
+        """Write nothing more to the disk of this chat's turns that ended, or of any chat's."""
+        self._transfers.break_off(conversation_id)
+
     def forget(self, conversation_id: str) -> int:
         """Remove what only this chat used, from all tiers. Bytes freed."""
         on_disk = self._transfers.forget(conversation_id)

@@ -21,6 +21,7 @@ from inference.config import EngineConfig, GuessName, SamplingParams
 from inference.drafting.draft_model import DraftModel
 from inference.drafting.vocabulary_match import find_drafts
 from inference.engine_loading import EngineParts, ProgressCallback, calibrate_guessing, load_parts
+from inference.engine_stats import count_all
 from inference.errors import EngineError
 from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
@@ -191,6 +192,7 @@ class Engine:
             Bytes freed.
         """
         self._requests.forget(conversation_id)
+        self._break_off_saving(conversation_id)
         return sum(memory.forget(conversation_id) for memory in self._memories)
 
     def clear_cache(self) -> int:
@@ -199,6 +201,7 @@ class Engine:
         Returns:
             Bytes freed.
         """
+        self._break_off_saving(None)
         return sum(memory.clear() for memory in self._memories)
 
     def set_cache_budgets(self, ram_bytes: int | None, disk_bytes: int | None) -> None:
@@ -236,35 +239,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Count everything, as it is now."""
-        parts, totals = self._parts, self._requests.totals
-        device, ram, disk = parts.memory.tiers()
-        written_bytes, misses, problem = parts.memory.disk_state()
-        draft = parts.speculator.draft
-        return EngineStats(
-            blocks=parts.kv.counts(),
-            block_size=parts.kv.block_size,
-            block_bytes=parts.runner.kv.block_bytes,
-            weights_bytes=parts.info.weights_bytes,
-            kv_bytes=parts.runner.kv.touched_bytes,
-            num_running=len(parts.scheduler.running),
-            num_waiting=len(parts.scheduler.waiting),
-            prompt_tokens=totals.prompt_tokens,
-            reused_tokens=totals.reused_tokens,
-            completion_tokens=totals.completion_tokens,
-            preemptions=parts.scheduler.preemptions,
-            evictions=parts.kv.evictions,
-            num_loading=len(parts.scheduler.loading),
-            device=device,
-            ram=ram,
-            disk=disk,
-            reused_ram_tokens=totals.reused_ram_tokens,
-            reused_disk_tokens=totals.reused_disk_tokens,
-            disk_written_bytes=written_bytes + (0 if draft is None else draft.disk_written_bytes),
-            disk_misses=misses,
-            disk_problem=problem,
-            graph_replays=parts.runner.num_replays,
-            guesses=parts.speculator.stats(),
-        )
+        return count_all(self._parts, self._requests.totals)
 
     def check_integrity(self) -> None:
         """Prove that no block and no request is lost; for tests and for times of idleness.
@@ -304,6 +279,11 @@ class Engine:
     def _parts(self) -> EngineParts:
         assert self._loaded is not None, "the engine is closed"
         return self._loaded
+
+    def _break_off_saving(self, conversation_id: str | None) -> None:
+        # Each forgets the files of all models: none may be writing any of them.
+        for memory in self._memories:
+            memory.break_off(conversation_id)
 
     @property
     def _memories(self) -> list[KeptMemory]:

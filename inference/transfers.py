@@ -161,6 +161,17 @@ class Transfers:
         self._savings = [saving for saving in self._savings if not saving.is_done]
         return [block.block_id for saving in done for block in saving.blocks]
 
+    def break_off(self, conversation_id: str | None) -> None:
+        """Write nothing more of this chat, or of any: of a turn under way, what was written stays.
+
+        For those who share the disk, before one of them removes the files of all: a turn that goes on
+        being written would leave some behind that nobody owns.
+        """
+        self._after_saves(
+            lambda disk: None,
+            lambda saving: conversation_id in (None, saving.conversation_id),
+        )
+
     def forget(self, conversation_id: str) -> int:
         """Remove from the disk what only this chat used; waits for it. Bytes freed."""
         freed = self._after_saves(

@@ -141,6 +141,10 @@ class DraftModel:
         """Wait until what ended is on disk, or for so long; whether it is."""
         return self._parts.memory.flush(timeout_s)
 
+    def break_off(self, conversation_id: str | None) -> None:
+        """Write nothing more to the disk of this chat's turns that ended, or of any chat's."""
+        self._parts.memory.break_off(conversation_id)
+
     def forget(self, conversation_id: str) -> int:
         """Remove what only this chat used; of what runs nothing is kept. Bytes freed."""
         for mirror in self._mirrors.values():

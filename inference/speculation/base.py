@@ -31,6 +31,9 @@ class KeptMemory(Protocol):
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is on disk, or for so long; whether it is."""
 
+    def break_off(self, conversation_id: str | None) -> None:
+        """Write nothing more to the disk of this chat, or of any."""
+
     def forget(self, conversation_id: str) -> int:
         """Remove what only this chat used; bytes freed."""
 

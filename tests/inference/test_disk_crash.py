@@ -159,6 +159,16 @@ def test_what_another_process_saved_is_found_while_open(tmp_path):
     assert used <= make_store(tmp_path).stats().used_bytes
 
 
+def test_short_turns_that_another_process_saved_in_one_block_are_found_while_open(tmp_path):
+    window, terminal = make_store(tmp_path), make_store(tmp_path)
+    for end in (5, 9, 30, P + 3, P + 8):
+        save_chain(terminal, "chat", range(end))
+    assert num_saved(window, range(P + 20)) == P + 8  # from five pieces
+    assert window.stats().written_bytes == 0
+    # What follows them otherwise is found as far as it is equal.
+    assert num_saved(make_store(tmp_path), [*range(P + 6), 900]) == P + 6
+
+
 def test_a_piece_that_another_process_just_wrote_is_not_written_again(tmp_path):
     window, terminal = make_store(tmp_path), make_store(tmp_path)
     save_chain(terminal, "chat", range(10))

@@ -98,9 +98,12 @@ class Shelf:
                 self._add(entry)
 
     def cover(self, block: BlockText) -> tuple[DiskSource, ...]:
-        """Sources of as many rows of one block as there are."""
+        """Sources of as many rows of one block as there are, in files of other processes too."""
         with self._lock:
-            return tuple(source for source, _ in self._cover(block))
+            found = self._index.cover(block)
+            while _reach(found) < len(block.token_ids) and self._adopt_next(block, _reach(found)):
+                found = self._index.cover(block)
+            return tuple(source for source, _ in found)
 
     def existing(
         self, block: BlockText, *, may_be_new: bool
@@ -245,6 +248,18 @@ class Shelf:
         pieces = [Piece(block.key, start, count) for start in {0, reach}]
         adopted = [self._adopt(piece, block.base_tag, self._clock()) for piece in pieces]
         return self._index.cover(block) if any(adopted) else found
+
+    def _adopt_next(self, block: BlockText, reach: int) -> bool:
+        """Take in a piece of another process that goes on behind the rows that are known, the longest.
+
+        A call from a terminal may have gone on with this very chat, for several turns that end in one block.
+        """
+        for end in range(len(block.token_ids), reach, -1):
+            key = self._reader.key(block.base_key, block.token_ids[:end])
+            for start in {reach, 0}:
+                if self._adopt(Piece(key, start, end), block.base_tag, self._clock()):
+                    return True
+        return False
 
     def _adopt(self, piece: Piece, base_tag: str, used: float) -> bool:
         """Take in a piece that another process wrote; whether there was one."""
