@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
-from app.prompting import title_from
 from app.storage import ConversationStore
 from inference.request import PromptPart
 
@@ -17,7 +16,7 @@ class AskedChat:
 
     Args:
         database: Where chats are kept; only opened when there is a title.
-        title: None keeps nothing.
+        title: One line; None keeps nothing.
 
     Raises:
         StorageError: The database cannot be used.
@@ -62,9 +61,7 @@ class AskedChat:
         else:
             with self._store.transaction():
                 if self._is_new:
-                    self._store.add_conversation(
-                        replace(chat, title=chat.title.strip() or title_from(text))
-                    )
+                    self._store.add_conversation(chat)
                 elif chat.settings != self._conversation.settings:
                     self._store.set_settings(chat.id, chat.settings)
                 message = self._store.add_message(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from app.complaint import complain as complain
+from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
@@ -128,7 +129,28 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for name in ("conversation", "system"):
         _check_text(f"--{name}", getattr(options, name) or "")
+    if options.conversation is not None:
+        options.conversation = _chat_name(options.conversation)
     return options
+
+
+def _chat_name(text: str) -> str:
+    """The name as the list of chats has names: one line that can be seen.
+
+    Raises:
+        BadInputError: It has nothing to see, is too long, or holds what no line shows.
+    """
+    name = " ".join(text.split())
+    problem = ""
+    if not any(sign.isprintable() for sign in name):
+        problem = "the name is empty"
+    elif without_controls(name) != name:
+        problem = "the name holds control characters"
+    elif len(name) > MAX_TITLE_CHARS:
+        problem = f"the name has {len(name):,} characters, at most {MAX_TITLE_CHARS} are possible"
+    if problem:
+        raise BadInputError(f"argument --conversation: {problem}")
+    return name
 
 
 def _add_guessing(parser: argparse.ArgumentParser) -> None:

@@ -193,9 +193,19 @@ def test_conversation_is_made_and_continued(asker: Asker) -> None:
     assert asker.engines[2].requests[0].messages[0] == ChatMessage("system", "Be long.")
 
 
-def test_conversation_without_a_name_is_called_after_the_question(asker: Asker) -> None:
-    asker.ask("One two", "--conversation", " ")
-    assert len(asker.chat("One two").messages) == 2
+def test_name_of_a_conversation_is_one_line_as_in_the_list(asker: Asker) -> None:
+    asker.ask("One", "--conversation", " a\nb\t c\u2028d ")
+    asker.ask("Two", "--conversation", "a b c d")
+    assert len(asker.chat("a b c d").messages) == 4
+
+
+@pytest.mark.parametrize("name", ["", " \n", "\u200b", "a\x01b", "\x1b[31mred", "x" * 201])
+def test_conversation_whose_name_no_list_can_show_is_refused_and_not_kept(
+    asker: Asker, name: str
+) -> None:
+    with pytest.raises(BadInputError, match="--conversation: the name "):
+        asker.ask("One two", "--conversation", name)
+    assert not asker.paths.database_file.exists()
 
 
 def test_question_that_does_not_fit_is_refused_and_kept_with_the_reason(asker: Asker) -> None:
