@@ -21,6 +21,14 @@ if sys.version_info[:2] >= MINIMUM_PYTHON:  # these need not be readable for old
     from setup_environment import Environment, SetupError, has_only_cpu, read_stages, say
     from system_libraries import libraries_message
 
+HELP = """\
+usage: python3 run.py [arguments of the program]
+       python3 run.py test [arguments of pytest]
+
+The first start makes .venv beside run.py and installs into it what Quire needs; then Quire starts.
+"test" also installs what the tests need, and runs them without a display.
+The arguments of the program:
+"""
 NO_WINDOW_ARGUMENTS = frozenset({"ask", "--version", "--help", "-h"})
 
 
@@ -58,13 +66,18 @@ def program_environment(root: str, arguments: list[str]) -> dict[str, str]:
 def start(arguments: list[str]) -> int:
     """Set up what is missing, then become the program; returns its exit code on Windows only."""
     is_test = arguments[:1] == ["test"]
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(HELP, flush=True)
     is_linux = sys.platform.startswith("linux")
     platforms = platforms_to_check(arguments, dict(os.environ)) if is_linux else []
     environment = Environment(ROOT)
     stages = read_stages(ROOT, with_tests=is_test, only_cpu=has_only_cpu())
-    if not environment.is_complete(stages):
+    is_new = not environment.is_complete(stages)
+    if is_new:
         environment.set_up(stages)
     ensure_built(Path(ROOT), say)
+    if is_new:
+        say("\nQuire is set up.\n")
     message = libraries_message(environment.folder, platforms)
     if message:
         raise SetupError(message)

@@ -142,7 +142,6 @@ class Environment:
             self._write_stamp(done)
         if has_nvidia_driver() and has_torch_for_cpu(self.folder):
             say(f"\n{UNUSED_CARD}")
-        say("\nQuire is set up.\n")
 
     def _is_made(self, done: dict[str, str]) -> bool:
         known = done.get("python")

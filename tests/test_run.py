@@ -331,7 +331,6 @@ def test_set_up_tells_of_a_card_that_the_installed_torch_cannot_use(
     make_environment(root, runner).set_up(stages_of(root))
     told = capsys.readouterr().err
     assert told.count("There is an NVIDIA driver") == int(is_told)
-    assert told.endswith("Quire is set up.\n\n")
 
 
 def test_version_file_of_the_torch_that_runs_this_is_understood() -> None:
@@ -594,3 +593,52 @@ def test_main_ends_with_one_message(
 
     assert run.main([]) == code
     assert capsys.readouterr().err.strip().endswith(words)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What becomes of this process: a start that does nothing but say what it would do."""
+    commands: list[list[str]] = []
+
+    def build(_root: Path, say: Callable[[str], None]) -> None:
+        say("Compiling the kernels")
+
+    monkeypatch.setattr(run, "ensure_built", build)
+    monkeypatch.setattr(run, "libraries_message", lambda _folder, _platforms: "")
+    monkeypatch.setattr(os, "execve", lambda _path, command, _env: commands.append(command))
+    monkeypatch.setattr("subprocess.call", lambda command, env: commands.append(command))
+    return commands
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_start_says_that_it_is_set_up_when_the_kernels_are_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    started: list[list[str]],
+    is_complete: bool,
+) -> None:
+    monkeypatch.setattr(Environment, "is_complete", lambda _self, _stages: is_complete)
+    monkeypatch.setattr(
+        Environment, "set_up", lambda _self, _stages: setup_environment.say("[1 of 1] Installing")
+    )
+    run.start(["--version"])
+    told = [line for line in capsys.readouterr().err.splitlines() if line]
+    compiled = ["Compiling the kernels"]
+    assert told == (
+        compiled if is_complete else ["[1 of 1] Installing", *compiled, "Quire is set up."]
+    )
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(("argument", "is_told"), [("--help", True), ("-h", True), ("ask", False)])
+def test_help_tells_of_the_tests_before_that_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    started: list[list[str]],
+    argument: str,
+    is_told: bool,
+) -> None:
+    monkeypatch.setattr(Environment, "is_complete", lambda _self, _stages: True)
+    run.start([argument])
+    assert ("python3 run.py test [arguments of pytest]" in capsys.readouterr().out) is is_told
+    assert started[0][-1] == argument
