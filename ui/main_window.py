@@ -6,7 +6,7 @@ It knows how things lie and which keys exist, not what they do: that is `ui.cont
 import itertools
 from collections.abc import Callable
 
-from PySide6.QtCore import QEasingCurve, QPoint, QRect, Qt, QTimer, QVariantAnimation, Signal
+from PySide6.QtCore import QEasingCurve, QPoint, QRect, QSize, Qt, QTimer, QVariantAnimation, Signal
 from PySide6.QtGui import (
     QCloseEvent,
     QColor,
@@ -30,6 +30,9 @@ from ui.status_bar import StatusBar
 DEFAULT_SIZE = (1280, 800)
 LEAST_SIZE = (640, 480)
 NARROW_WIDTH = 900
+_SYSTEM_FRAME = (16, 48)
+"""Room for the title bar and edges that the system puts around a window, which Qt knows only later."""
+
 _FOLD_MS = 200
 _HANDLE_WIDTH = 6
 _SCRIM_OPACITY = 0.35
@@ -95,8 +98,9 @@ class MainWindow(QWidget):
         self._sidebar_width = SIDEBAR_WIDTH
         self._shift = 0.0  # how much of the sidebar is out of sight: 0 none, 1 all
         self.setWindowTitle("Quire")
-        self.setMinimumSize(*LEAST_SIZE)
-        self.resize(*DEFAULT_SIZE)
+        room = self.screen().availableSize() - QSize(*_SYSTEM_FRAME)
+        self.setMinimumSize(QSize(*LEAST_SIZE).boundedTo(room))
+        self.resize(QSize(*DEFAULT_SIZE).boundedTo(room))
         self.chat = ChatPane(theme, self)
         self.status = StatusBar(theme, self)
         self._scrim = _Scrim(self)

@@ -13,6 +13,7 @@ from app.conversation import Message, MessageId
 from app.paths import Paths
 from app.worker import EngineWorker
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
+from ui.main_window import DEFAULT_SIZE
 from ui.program import Program
 from ui.replies.message_view import MessageView
 from ui.sidebar.chat_rows import ChatRow
@@ -38,6 +39,8 @@ class OpenWindow:
         self.sidebar = self.window.sidebar
         self.session = self.program.session
         self.controller = self.program.controller
+        if not self.program.settings.value.window_geometry:  # the screen of tests is a small one
+            self.window.resize(*DEFAULT_SIZE)
         with qtbot.waitExposed(self.window):
             self.program.show()
         self.window.activateWindow()
