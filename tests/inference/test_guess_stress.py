@@ -69,8 +69,8 @@ def poison(parts: EngineParts) -> None:
         table, first = sequence.block_table, sequence.num_computed // size
         for index in range(first, len(table)):
             start = sequence.num_computed - first * size if index == first else 0
-            if kv._pool.prefix_of(table[index]) is None:  # else it is one that others may use
-                rows.append(range(table[index] * size + start, (table[index] + 1) * size))
+            assert kv._pool.prefix_of(table[index]) is None, "others may find what is not computed"
+            rows.append(range(table[index] * size + start, (table[index] + 1) * size))
     slots = [slot for run in rows for slot in run]
     for layer in parts.runner.kv.layers:
         for plane in layer.planes:
@@ -183,9 +183,9 @@ class GuessedChats(RuleBasedStateMachine):
         known = self.chats.get(source, ())
         self.ask({heir: known[: int(share * len(known))] + run_of(9, 20)})
 
-    @rule(spare=st.integers(0, 12))
+    @rule(spare=st.integers(0, 18))
     def crowd(self, spare: int) -> None:
-        """Prompts that fill all blocks but a few rows: one has to wait until others have replied."""
+        """Prompts that fill all blocks but a few rows: then blocks run out, before or while all reply."""
         size = self.parts.kv.block_size
         length = self.parts.kv.num_blocks // NUM_CROWD * size - spare
         chats = self.dice.sample(CHATS, NUM_CROWD)
@@ -217,6 +217,25 @@ def count(totals: list[int], planned: PlannedSpeculator, engine: Engine) -> None
         totals[0] += len(emitted) - 1
         totals[1] += len(draft) - (len(emitted) - 1)
     totals[2] += engine.stats().preemptions
+
+
+def test_one_life_with_guesses_replies_as_plain_cold_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GuessedChats, "totals", [0, 0, 0], raising=False)
+    life = GuessedChats()
+    life.say(CHATS[:3], 40)
+    life.stop_and_delete(CHATS[:3], 60)
+    life.answer_several_times(CHATS[1:4], 30)
+    life.crowd(14)
+    life.restart()
+    life.fork(CHATS[0], CHATS[4], 0.7)
+    life.books_are_sound()
+    life.teardown()
+    num_right, num_wrong, num_preempted = life.totals
+    assert num_right > 50
+    assert num_wrong > 50
+    assert num_preempted > 0
 
 
 @pytest.mark.slow
