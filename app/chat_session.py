@@ -297,6 +297,7 @@ class ChatSession:
                     )
                 )
             case StatsSampled():
+                self._shown.desk.note_stats(event.stats)
                 self._announcer.notify(StatsChanged(event))
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ class LiveReply:
         variant: Its number among several replies that were asked for at once, from 0.
         key: The fingerprint of the model that makes it; None while it waits for one.
         metrics: What the engine said last.
+        has_begun: Whether the engine has said anything of it.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class LiveReply:
             0  # so many of these ids say exactly the text; 0 if no number of them does
         )
         self.metrics = RequestMetrics()
+        self.has_begun = False
+        self._heard_at = 0.0
         self._unsaved_since: float | None = None
         self._save_interval_s = 0.0  # the first text does not wait
 
@@ -77,10 +80,23 @@ class LiveReply:
             self._has_growth = False
         return self._message
 
-    def sent(self, prompt: ChatPrompt, key: str) -> None:
-        """The engine was asked for it with this prompt; `key` is the model's fingerprint."""
+    @property
+    def is_reading(self) -> bool:
+        """Whether the model reads its prompt now."""
+        return self.has_begun and not self._token_ids
+
+    def is_silent(self, now: float, for_s: float) -> bool:
+        """Whether the engine was asked for it and has said nothing of it for so long."""
+        return self.key is not None and now - self._heard_at >= for_s
+
+    def sent(self, prompt: ChatPrompt, key: str, now: float = 0.0) -> None:
+        """The engine was asked for it with this prompt; `key` is the model's fingerprint.
+
+        `now`, in seconds, matters only to `is_silent`.
+        """
         self.key = key
         self._prompt = prompt
+        self._heard_at = now
 
     def read(self, event: PromptRead) -> dict[MessageId, PromptPart]:
         """Note what was left out; gives the ids to keep, by message."""
@@ -93,6 +109,8 @@ class LiveReply:
     def grow(self, event: ReplyProgressed, now: float) -> None:
         """Take what one step brought; `now` in seconds."""
         self.metrics = event.metrics
+        self.has_begun = True
+        self._heard_at = now
         self._new_texts.append(event.text)
         self._token_ids += event.token_ids
         if event.is_all_shown:

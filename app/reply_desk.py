@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from app.chat_prompt import chat_prompt
+from app.chat_prompt import chat_prompt, system_prompt_of
+from app.context_room import most_prompt_tokens
 from app.conversation import Conversation, ConversationId, Message, MessageId
 from app.failures import NO_MODEL
 from app.live_reply import LiveReply
@@ -26,9 +27,10 @@ from app.messages import (
     StopReply,
 )
 from app.reply_variants import variant_of
-from app.session_changes import RepliesChanged, ReplyGrew, ReplyPrefilling
+from app.reply_waits import why_waiting
+from app.session_changes import RepliesChanged, ReplyGrew, ReplyPrefilling, ReplyWaits
 from app.surroundings import Surroundings
-from inference.metrics import ModelInfo
+from inference.metrics import EngineStats, ModelInfo
 from inference.request import PromptPart
 
 ReplyEvent = PromptRead | ReplyProgressed | ReplyEnded
@@ -169,6 +171,22 @@ class ReplyDesk:
             case ReplyEnded():
                 self._settle(live, event)
 
+    def note_stats(self, stats: EngineStats) -> None:
+        """Tell if the shown reply waits, by the newest numbers of the engine."""
+        live = next((it for it in self._live.values() if self._is_shown(it.message_id)), None)
+        if live is None:
+            return
+        others = [it for it in self._live.values() if it is not live]
+        reason = why_waiting(
+            live,
+            others,
+            stats,
+            now=self._around.clock(),
+            most_tokens=lambda: self._most_tokens(live),
+        )
+        if reason is not None:
+            self._announcer.notify(ReplyWaits(live.message_id, reason))
+
     def model_changed(self) -> None:
         """Send what waits for a model, or fail it if none will come."""
         model = self._around.models.state
@@ -185,7 +203,7 @@ class ReplyDesk:
     def _send(self, live: LiveReply, info: ModelInfo) -> None:
         general = self._around.settings.value
         prompt = chat_prompt(live.history, settings=live.settings, general=general, info=info)
-        live.sent(prompt, info.fingerprint)
+        live.sent(prompt, info.fingerprint, self._around.clock())
         self._post(
             Generate(
                 live.reply_id,
@@ -197,6 +215,10 @@ class ReplyDesk:
                 left_out=prompt.left_out,
             )
         )
+
+    def _most_tokens(self, live: LiveReply) -> int:
+        system_prompt = system_prompt_of(live.settings, self._around.settings.value)
+        return most_prompt_tokens(live.history, system_prompt=system_prompt, key=live.key or "")
 
     def _follows_abandoned(self, live: LiveReply) -> bool:
         ending = {abandoned.message_id for abandoned in self._abandoned.values()}

@@ -5,7 +5,7 @@ How a view follows them:
 - ConversationShown: show `conversation.path()` afresh; a last message with status "streaming"
   goes on growing. None is a new, still empty chat.
 - MessageAdded, ReplyStarted: append the message at the end of the visible path.
-- ReplyPrefilling, ReplyGrew: only ever for the last message of the visible path.
+- ReplyPrefilling, ReplyGrew, ReplyWaits: only ever for the last message of the visible path.
 - MessageChanged: a message of the visible path has its final content and status.
 - RepliesChanged: replies that are not on the visible path may have begun or ended, in any chat.
 """
@@ -16,6 +16,10 @@ from typing import Literal
 from app.conversation import Conversation, ConversationId, Message, MessageId, OnFull
 from app.messages import Failure, StatsSampled
 from inference.metrics import ModelInfo, RequestMetrics
+
+WaitReason = Literal["memory", "reading", "turn"]
+"""Why the engine has not come to a reply: other replies take the memory for chats, another prompt is
+being read, or so many replies are made already that no more is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,14 @@ class ReplyPrefilling:
     message_id: MessageId
     done_tokens: int
     total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWaits:
+    """The engine has not come to the reply for a while; told again and again until it does."""
+
+    message_id: MessageId
+    reason: WaitReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +196,8 @@ class DraftMeasured:
         prompt_tokens: With all that the model would read.
         context_tokens: The most that the model can hold, prompt and reply together.
         fits: Whether there is room for it and for a reply worth having.
-        is_alone: Whether the draft is the chat's only message, or would not fit without all before it:
-            then leaving out or a new chat does not help, and the numbers are those of it alone.
+        is_alone: Whether the draft is the chat's only message, or would not fit even if all before it
+            were left out: then the numbers are those of it alone.
     """
 
     prompt_tokens: int
@@ -290,6 +302,7 @@ SessionChange = (
     | MessageAdded
     | ReplyStarted
     | ReplyPrefilling
+    | ReplyWaits
     | ReplyGrew
     | MessageChanged
     | RepliesChanged

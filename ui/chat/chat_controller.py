@@ -15,6 +15,7 @@ from app.session_changes import (
     ReplyGrew,
     ReplyPrefilling,
     ReplyStarted,
+    ReplyWaits,
     SessionChange,
 )
 from ui.chat.chat_pane import ChatPane
@@ -64,6 +65,8 @@ class ChatController(QObject):
                 self._pane.messages.append_text(message_id, text)
             case ReplyPrefilling(message_id, done, total):
                 self._pane.messages.set_prefill(message_id, done, total)
+            case ReplyWaits(message_id, reason):
+                self._pane.messages.set_waiting(message_id, reason)
             case RepliesChanged():
                 self._pane.messages.set_running(self._session.running_versions())
                 self._show_replying()

@@ -7,6 +7,7 @@ from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QKeySequence, QMouseEven
 from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message, MessageId
+from app.session_changes import WaitReason
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
 from ui.replies.message_view import MessageView, OwnMessageView
@@ -123,6 +124,12 @@ class MessageList(MessageColumn):
         view = self._views.get(message_id)
         if isinstance(view, ReplyView):
             view.set_prefill(done_tokens, total_tokens)
+
+    def set_waiting(self, message_id: MessageId, reason: WaitReason) -> None:
+        """The model does not come to a reply yet."""
+        view = self._views.get(message_id)
+        if isinstance(view, ReplyView):
+            view.set_waiting(reason)
 
     def update_message(self, message: Message, versions: Sequence[MessageId]) -> None:
         """A message has a new state, or is new: then it follows the last one."""

@@ -4,11 +4,19 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.session_changes import WaitReason
 from ui.controls import numbers
 from ui.look.theme import Theme
 
 BLINK_MS = 530
 _CARET = (3, 18)
+
+WAITS: dict[WaitReason, str] = {
+    "memory": "Waiting for another reply to end: memory for chats is full",
+    "reading": "Waiting while another message is read",
+    "turn": "Waiting for another reply to end",
+}
+"""What is said of a reply to which the model does not come yet."""
 
 
 class Caret(QWidget):

@@ -8,6 +8,7 @@ from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message
+from app.session_changes import WaitReason
 from ui.controls.labels import Label
 from ui.look.theme import Theme
 from ui.markdown.stream import MarkdownStream
@@ -16,7 +17,7 @@ from ui.replies.answer_rows import RunningRow
 from ui.replies.error_card import ErrorCard, actions_for
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import copy_to_clipboard
-from ui.replies.reply_caret import Caret, prefill_text
+from ui.replies.reply_caret import WAITS, Caret, prefill_text
 from ui.replies.reply_flow import BlockFlow
 from ui.replies.reply_footer import BLEED, ReplyFooter
 from ui.replies.reply_leaf import Leaf
@@ -74,6 +75,8 @@ class ReplyView(MessageView):
         self._note = Label(theme, style="small", role="text_2", parent=self)
         self._note.hide()
         self._prefill = Label(theme, style="small", role="text_2", parent=self)
+        for label in (self._note, self._prefill):
+            label.setWordWrap(True)
         self._prefill.hide()
         self._prefill_start: tuple[float, int] | None = None
         self._started = time.perf_counter()
@@ -127,6 +130,7 @@ class ReplyView(MessageView):
     def append_text(self, text: str) -> None:
         """More text came; it is shown by `advance`."""
         if text:
+            self._end_waiting()
             self._received.append(text)
             self._num_received += len(text)
             self._waiting += [
@@ -196,6 +200,7 @@ class ReplyView(MessageView):
         if self._prefill_start is None:
             self._prefill_start = (now, done_tokens)
         since_ms = (now - self._started) * 1000
+        self._end_waiting()
         if not self.is_streaming or self._num_received or since_ms < PREFILL_AFTER_MS:
             return
         start, done_before = self._prefill_start
@@ -204,6 +209,19 @@ class ReplyView(MessageView):
         self._prefill.setText(prefill_text(done_tokens, total_tokens, seconds_left))
         self._prefill.show()
         self.height_changed.emit()
+
+    def set_waiting(self, reason: WaitReason) -> None:
+        """The model does not come to it yet, or does not go on with it, until more is said of it."""
+        label = self._note if self._num_received else self._prefill
+        if self.is_streaming and (label.isHidden() or label.text() != WAITS[reason]):
+            label.setText(WAITS[reason])
+            label.show()
+            self.height_changed.emit()
+
+    def _end_waiting(self) -> None:
+        if self.is_streaming and not self._note.isHidden():
+            self._note.hide()
+            self.height_changed.emit()
 
     def advance(self, deadline: float) -> bool:
         """Parse what waits, make leaves, lay out put-off rows."""
@@ -252,8 +270,7 @@ class ReplyView(MessageView):
         self._flow.setGeometry(BLEED, y, width, height)
         flow_top, y = y, y + height
         if self.is_streaming:
-            y = max(y, flow_top + self._theme.line_height("body"))
-        self._place_caret(flow_top)
+            y = max(y, flow_top + self._place_caret(flow_top))
         has_content = bool(self._flow.leaves)
         for part in (self._card, self._note):
             if part is None or part.isHidden():
@@ -262,7 +279,7 @@ class ReplyView(MessageView):
             if isinstance(part, ErrorCard):
                 height = part.layout_to(width)
             else:
-                height = self._theme.line_height("small")
+                height = _label_height(part, width)
             part.setGeometry(BLEED, y, width, height)
             y += height
             has_content = True
@@ -277,16 +294,20 @@ class ReplyView(MessageView):
             y += gap + height
         return y
 
-    def _place_caret(self, flow_top: int) -> None:
-        if not self.is_streaming:
-            return
+    def _place_caret(self, flow_top: int) -> int:
+        """Give the caret and what is said before the first word their places; gives the height of both."""
         point = self._flow.caret_point()
         x, y = (point.x() + 3, point.y()) if point is not None else (0.0, 0.0)
         line = self._theme.line_height("body")
         lift = (line - self._caret.height()) / 2
         self._caret.move(round(BLEED + x), round(flow_top + y + lift))
         self._caret.raise_()
-        self._prefill.setGeometry(BLEED + 14, flow_top, self._width - 14, line)
+        width = self._width - 14
+        height = (
+            line if self._prefill.isHidden() else max(line, _label_height(self._prefill, width))
+        )
+        self._prefill.setGeometry(BLEED + 14, flow_top, width, height)
+        return height
 
     def restyle(self) -> None:
         """Colours or sizes are new."""
@@ -312,3 +333,8 @@ class ReplyView(MessageView):
     def leaveEvent(self, event: QEvent) -> None:
         """Qt override."""
         self._footer.set_strong(False)
+
+
+def _label_height(label: Label, width: int) -> int:
+    """Height of a label whose words wrap."""
+    return max(label.minimumHeight(), label.heightForWidth(width))
