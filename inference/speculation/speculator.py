@@ -33,7 +33,10 @@ READ_SHARE = 0.1
 """The same for a token that it only reads."""
 
 TRY_SHARE = 0.02
-"""Of the time of a reply, what a draft model may take to read what it lacks before it is known to pay."""
+"""Of the time of a reply, what a draft model may take to read what it lacks although it does not seem to pay."""
+
+HEAD_START_TOKENS = 128
+"""As if it had been left out for so many tokens: a reply is mostly longer, and a chat goes on."""
 
 
 class Speculator:
@@ -199,8 +202,7 @@ class Speculator:
     def _has_read(self, draft: Draft, sequence: Sequence, offer: Offer) -> bool:
         """Whether the draft model knows the sequence well enough to guess; if not, it may read on.
 
-        It may read for as long as it would have saved so far: so it never costs more than twice of what
-        could be known.
+        It may read for as long as it would have saved so far, and a head start.
         """
         request_id = sequence.request_id
         if request_id not in self._credit_ms:
@@ -210,11 +212,12 @@ class Speculator:
         if lag <= FREE_LAG:
             return True
         plain_ms = self._costs.plain_ms
-        gain = self._controller.rate(offer) * plain_ms - 1.0
-        self._credit_ms[request_id] += plain_ms * (TRY_SHARE + max(0.0, gain))
+        saved_ms = plain_ms * max(0.0, self._controller.rate(offer) * plain_ms - 1.0)
+        self._credit_ms[request_id] += saved_ms + TRY_SHARE * plain_ms
+        credit_ms = self._credit_ms[request_id] + HEAD_START_TOKENS * saved_ms
         read_ms = draft.read_ms_per_token or plain_ms * READ_SHARE
         is_ordered = self._is_fixed or self._guess == DRAFT
-        if is_ordered or self._credit_ms[request_id] >= lag * read_ms:
+        if is_ordered or credit_ms >= lag * read_ms:
             self._asked[request_id] = (sequence, 1)
         return False
 

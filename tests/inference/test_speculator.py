@@ -127,24 +127,31 @@ def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
 
 
 def test_draft_model_reads_a_long_chat_only_when_it_would_have_saved_as_much():
-    draft = FakeDraft(lag=150)
+    draft = FakeDraft(lag=3000)
     speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
     num_idle = 0
     while not draft.proposed():
         speculator.plan([(sequence, 100)])
         assert list(sequence.draft) == []
         num_idle += 1
-    # 150 ms for reading; a step of 10 ms would save some 10 ms.
-    assert 5 < num_idle < 40
+    # 3 s for reading; a step of 10 ms would save some 10 ms, and 128 are advanced.
+    assert 50 < num_idle < 400
     # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
     while not sequence.draft:
         speculator.plan([(sequence, 100)])
     assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
 
 
+def test_draft_model_reads_a_short_chat_at_once():
+    draft = FakeDraft(lag=100)
+    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    speculator.plan([(sequence, 100)])
+    assert draft.proposed() == [[(1, 1)]]
+
+
 @pytest.mark.parametrize("options", [{"guess": "draft"}, {"draft_tokens": 4}])
 def test_draft_model_that_was_ordered_reads_at_once(options):
-    draft = FakeDraft(lag=150)
+    draft = FakeDraft(lag=3000)
     speculator, sequence = with_draft(draft, **options), sequence_of(range(50, 60))
     speculator.plan([(sequence, 100)])
     assert draft.proposed() == [[(1, 1)]]
