@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from app.conversation import MAX_TITLE_CHARS, ConversationId, ConversationSummary
+from app.errors import StorageError
 from app.messages import ForgetChat, KeepOnlyChats
 from app.search import SearchHit
 from app.session_changes import ConversationsChanged
@@ -41,6 +42,15 @@ class ChatList:
     def all(self) -> list[ConversationSummary]:
         """All chats, the last used first."""
         return self._announcer.stored(self._store.conversations) or []
+
+    def notice_others(self) -> None:
+        """Tell that the list differs if another process, `ask`, has stored something."""
+        try:
+            has_changed = self._store.was_changed_elsewhere()
+        except StorageError:
+            return  # it is told when a person wants something of the store
+        if has_changed:
+            self._announcer.notify(ConversationsChanged())
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""

@@ -139,6 +139,11 @@ class ChatSession:
         """All chats, the last used first."""
         return self._chats.all()
 
+    def notice_others(self) -> None:
+        """Have ConversationsChanged told if another process has stored something; to be called often."""
+        if not self._is_closed:
+            self._chats.notice_others()
+
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""
         return self._chats.search(text)

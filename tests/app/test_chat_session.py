@@ -1,6 +1,7 @@
 import pytest
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
+from app.errors import StorageError
 from app.messages import (
     Command,
     Failure,
@@ -809,3 +810,27 @@ def test_send_in_a_chat_that_nobody_else_touched_reads_it_only_once(ready: Bench
     ready.session.send("two")
     assert not any(isinstance(change, ConversationShown) for change in ready.changes)
     assert ready.chat.path()[0] == before.path()[0]
+
+
+def test_chat_of_another_process_is_told_once(ready: Bench) -> None:
+    other = ConversationStore(ready.path)
+    other.add_conversation(Conversation(ConversationId("x"), "Asked", 1.0, 1.0))
+    ready.session.notice_others()
+    ready.session.notice_others()
+    assert ready.changes == [ConversationsChanged()]
+    assert [chat.title for chat in ready.session.conversations()] == ["Asked"]
+    other.close()
+
+
+def test_store_that_cannot_be_asked_is_not_complained_of_each_second(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> bool:
+        raise StorageError("The disk reported an error.", hint="")
+
+    monkeypatch.setattr(ready.store, "was_changed_elsewhere", refuse)
+    ready.session.notice_others()
+    ready.session.close()
+    ready.session.notice_others()
+    assert ready.changes == []
+    ready.start()

@@ -570,3 +570,19 @@ def test_pipe_in_the_place_of_the_database_is_refused_at_once(tmp_path: Path) ->
     with pytest.raises(StorageError, match="it is a named pipe, not a file") as caught:
         ConversationStore(tmp_path / "chats.db")
     assert "--profile" in caught.value.hint
+
+
+# ---------------------------------------------------------------- another process
+
+
+def test_what_another_connection_stores_is_noticed_once(tmp_path: Path) -> None:
+    one, other = make_store(tmp_path), make_store(tmp_path)
+    assert not one.was_changed_elsewhere()
+    add_chat(other, "a", "Hi")
+    assert one.was_changed_elsewhere()
+    assert not one.was_changed_elsewhere()
+    add_chat(one, "b")
+    assert not one.was_changed_elsewhere()
+    assert other.was_changed_elsewhere()
+    one.close()
+    other.close()

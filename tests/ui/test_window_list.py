@@ -1,5 +1,6 @@
 """What a person does with the list of chats."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from PySide6.QtWidgets import QLineEdit
 
 from app.conversation import ConversationId
 from tests.app.fake_engine import FakeScript
-from tests.ui.open_window import OpenWindow
+from tests.ui.open_window import OpenWindow, wait_for
 
 Opener = Callable[..., OpenWindow]
 CTRL = Qt.KeyboardModifier.ControlModifier
@@ -216,6 +217,26 @@ def test_chat_of_a_running_reply_has_a_live_mark(open_window: Opener) -> None:
     window.session.stop()
     window.wait(lambda: not window.session.is_replying)
     assert "replying" not in chats.row_state(chats.rows.index_of(window.chat_id("Go")))
+
+
+def test_live_mark_stays_while_a_new_chat_is_shown_and_goes_with_the_reply(
+    open_window: Opener,
+) -> None:
+    gate = threading.Event()
+    window = open_window(FakeScript(before_step=lambda: wait_for(gate)))
+    window.start_engine()
+    window.type("Go")
+    window.press(Qt.Key.Key_Return)
+    window.press(Qt.Key.Key_N, CTRL)
+    assert window.session.conversation is None
+    chats = window.sidebar.chat_list
+
+    def state() -> frozenset[str]:
+        return chats.row_state(chats.rows.index_of(window.chat_id("Go")))
+
+    assert state() == {"replying"}
+    gate.set()
+    window.wait(lambda: state() == frozenset())
 
 
 def test_chats_are_there_after_the_next_start(open_window: Opener) -> None:

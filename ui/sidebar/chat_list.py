@@ -4,6 +4,7 @@ from typing import cast
 
 from PySide6.QtCore import (
     QAbstractItemModel,
+    QElapsedTimer,
     QEvent,
     QModelIndex,
     QPoint,
@@ -32,6 +33,7 @@ from ui.sidebar.chat_rows import ChatRow, Row
 
 _INSET = 10
 _INSET_BESIDE_BAR = 2
+AIM_MS = 1000
 
 
 class _RowDelegate(QStyledItemDelegate):
@@ -105,6 +107,8 @@ class ChatList(QListView):
         self._replying_ids: frozenset[str] = frozenset()
         self._has_keyboard_focus = False
         self._late_rows: list[Row] | None = None
+        self._is_pressed = False
+        self._since_move = QElapsedTimer()
         self._painter = ChatRowPainter(theme)
         self.rows = ChatListModel(self)
         self.setModel(self.rows)
@@ -124,15 +128,23 @@ class ChatList(QListView):
     def set_rows(self, rows: list[Row]) -> None:
         """Show these rows; the current one is kept where it is still there.
 
-        While a title is typed they wait: the field would go with its row, and the focus with it.
+        While a title is typed they wait: the field would go with its row, and the focus with it. They
+        wait while the mouse is pressed too: the row that is let go is the one that was pressed.
         """
-        if self.state() == QAbstractItemView.State.EditingState:
+        if self._is_pressed or self.state() == QAbstractItemView.State.EditingState:
             self._late_rows = rows
             return
+        self._late_rows = None
         current = self.rows.row(self.currentIndex())
         self.rows.set_rows(rows)
         if isinstance(current, ChatRow):
             self.setCurrentIndex(self.rows.index_of(current.id))
+
+    @property
+    def is_aimed_at(self) -> bool:
+        """Whether the pointer moves over the rows, or has just come to rest: none should move away."""
+        is_recent = self._since_move.isValid() and not self._since_move.hasExpired(AIM_MS)
+        return self._is_pressed or (self.viewport().underMouse() and is_recent)
 
     def set_open(self, chat_id: str | None) -> None:
         """Mark the chat that the window shows; when it changes, its row becomes the current one."""
@@ -182,6 +194,7 @@ class ChatList(QListView):
     def focusOutEvent(self, event: QFocusEvent) -> None:
         """Qt override."""
         self._has_keyboard_focus = False
+        self._end_press()  # another window may have taken the mouse
         super().focusOutEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
@@ -205,11 +218,23 @@ class ChatList(QListView):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         """Qt override."""
         self._has_keyboard_focus = False
+        self._is_pressed = event.button() == Qt.MouseButton.LeftButton
         super().mousePressEvent(event)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        """Qt override."""
+        super().mouseMoveEvent(event)
+        self._since_move.start()
+        if not event.buttons():  # it was let go where this list did not hear of it
+            self._end_press()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         """Qt override: a click opens the chat, on the dots its menu."""
         super().mouseReleaseEvent(event)
+        self._act_on_click(event)
+        self._end_press()
+
+    def _act_on_click(self, event: QMouseEvent) -> None:
         index = self.indexAt(event.position().toPoint())
         row = self.rows.row(index)
         if event.button() != Qt.MouseButton.LeftButton or not isinstance(row, ChatRow):
@@ -233,9 +258,7 @@ class ChatList(QListView):
     def closeEditor(self, editor: QWidget, hint: QAbstractItemDelegate.EndEditHint) -> None:
         """Qt override: the title is typed, so rows that wait can be shown."""
         super().closeEditor(editor, hint)
-        rows, self._late_rows = self._late_rows, None
-        if rows is not None:
-            self.set_rows(rows)
+        self._show_late_rows()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override: rows end nearer to the edge where a scroll bar stands beside them."""
@@ -248,6 +271,15 @@ class ChatList(QListView):
         if event.type() in (QEvent.Type.HoverMove, QEvent.Type.HoverEnter, QEvent.Type.HoverLeave):
             self.viewport().update()
         return super().viewportEvent(event)
+
+    def _end_press(self) -> None:
+        self._is_pressed = False
+        self._show_late_rows()
+
+    def _show_late_rows(self) -> None:
+        rows, self._late_rows = self._late_rows, None
+        if rows is not None:
+            self.set_rows(rows)
 
     def _open_menu(self, index: QModelIndex, place: QPoint) -> None:
         row = self.rows.row(index)

@@ -28,7 +28,9 @@ class ChatListModel(QAbstractListModel):
         self._rows: list[Row] = []
 
     def set_rows(self, rows: list[Row]) -> None:
-        """Show these rows."""
+        """Show these rows; nothing happens if they are those that are shown."""
+        if rows == self._rows:
+            return
         self.beginResetModel()
         self._rows = rows
         self.endResetModel()

@@ -16,6 +16,7 @@ from ui.controls.toast import Toast
 from ui.sidebar.sidebar import Sidebar
 
 SEARCH_DELAY_MS = 120
+NOTICE_MS = 1000
 
 
 class SidebarController(QObject):
@@ -32,6 +33,10 @@ class SidebarController(QObject):
         self._search.setSingleShot(True)
         self._search.setInterval(SEARCH_DELAY_MS)
         self._search.timeout.connect(self._list)
+        self._notice = QTimer(sidebar)  # not later than the list
+        self._notice.setInterval(NOTICE_MS)
+        self._notice.timeout.connect(self._notice_others)
+        self._notice.start()
         sidebar.search_changed.connect(lambda _text: self._search.start())
         sidebar.chat_chosen.connect(lambda key: session.open_chat(ConversationId(key)))
         sidebar.rename_requested.connect(
@@ -63,6 +68,11 @@ class SidebarController(QObject):
                 self._mark_replying()
             case _:
                 pass
+
+    def _notice_others(self) -> None:
+        """List what `ask` stored meanwhile, unless a row is about to be clicked."""
+        if not self._sidebar.chat_list.is_aimed_at:
+            self._session.notice_others()
 
     def _list(self) -> None:
         words = self._sidebar.search_field.text().strip()
