@@ -48,10 +48,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Running text."""
+    """Running text.
+
+    Attributes:
+        joint: What parts it from the block before where one text was cut into both: nothing, then it goes on
+            in the same line, or a line feed. None for a paragraph of its own.
+    """
 
     runs: tuple[Run, ...]
     frames: tuple[Frame, ...] = ()
+    joint: Literal["", "\n"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

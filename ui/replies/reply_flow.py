@@ -184,7 +184,14 @@ class BlockFlow(QWidget):
         if index > 0:
             before = self.leaves[index - 1]
             top = self._tops[index - 1] + before.height() + self._gap_above(index)
+            if isinstance(leaf, TextBlock):
+                is_same_line = leaf.joint == ""
+                leaf.go_on_behind(
+                    before if is_same_line and isinstance(before, TextBlock) else None
+                )
         height = leaf.layout_to(width)
+        if isinstance(leaf, TextBlock):
+            top -= leaf.shared_height
         self._tops[index] = top
         left = 0 if leaf.is_right_to_left else inset
         leaf.setGeometry(left, top, width, height)

@@ -22,6 +22,7 @@ from PySide6.QtGui import (
 from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 from ui.markdown.blocks import Run
+from ui.replies.reply_joint import Joint
 
 PILL_RADIUS = 5
 _PAD = "\u00a0"
@@ -58,6 +59,8 @@ class RunLayout:
         links: In order.
         height: Of all lines together; 0 before `set_width`.
         natural_width: Width of the longest line.
+        line_height: Of each line.
+        is_joined: Whether its first line begins behind other text.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class RunLayout:
         self.links: list[Link] = []
         self.height = 0
         self.natural_width = 0.0
+        self.is_joined = False
         self.text = ""
         self._theme = theme
         self._style = style
@@ -80,10 +84,10 @@ class RunLayout:
         self._color = color
         self._pads: list[int] = []
         self._pills: list[tuple[int, int]] = []
-        self._line_height = theme.line_height(style)
+        self.line_height = theme.line_height(style)
         font = theme.font(style)
         metrics = QFontMetricsF(font)
-        free = self._line_height - metrics.ascent() - metrics.descent()
+        free = self.line_height - metrics.ascent() - metrics.descent()
         self._baseline = round(free / 2 + metrics.ascent())
         formats = self._collect(runs)
         self._layout = QTextLayout(self.text, font)
@@ -156,19 +160,25 @@ class RunLayout:
 
     # ------------------------------------------------------------ lines
 
-    def set_width(self, width: float) -> int:
-        """Break the text into lines of at most `width`; gives the height."""
+    def set_width(self, width: float, joint: Joint | None = None) -> int:
+        """Break the text into lines of at most `width`, the first perhaps behind others; gives the height."""
         self._layout.beginLayout()
         self.natural_width = 0.0
+        self.is_joined = False
         num_lines = 0
         while (line := self._layout.createLine()).isValid():
-            line.setLineWidth(max(width, 1.0))
-            baseline = num_lines * self._line_height + self._baseline
-            line.setPosition(QPointF(0, baseline - line.ascent()))
-            self.natural_width = max(self.natural_width, line.naturalTextWidth())
+            left = 0.0
+            if num_lines == 0 and joint is not None and joint.fill(line, self.text, width):
+                self.is_joined = True
+                left = joint.left
+            else:
+                line.setLineWidth(max(width, 1.0))
+            baseline = num_lines * self.line_height + self._baseline
+            line.setPosition(QPointF(left, baseline - line.ascent()))
+            self.natural_width = max(self.natural_width, left + line.naturalTextWidth())
             num_lines += 1
         self._layout.endLayout()
-        self.height = max(num_lines, 1) * self._line_height
+        self.height = max(num_lines, 1) * self.line_height
         return self.height
 
     @property
@@ -217,8 +227,8 @@ class RunLayout:
             if first < last:
                 left, right = _x_at(line, first), _x_at(line, last)
                 left, right = min(left, right), max(left, right)
-                top = index * self._line_height
-                found.append(QRectF(left, top, right - left, self._line_height))
+                top = index * self.line_height
+                found.append(QRectF(left, top, right - left, self.line_height))
         return found
 
     def position_at(self, point: QPointF) -> int:
@@ -226,7 +236,7 @@ class RunLayout:
         num_lines = self._layout.lineCount()
         if num_lines == 0:
             return 0
-        index = min(max(int(point.y() // self._line_height), 0), num_lines - 1)
+        index = min(max(int(point.y() // self.line_height), 0), num_lines - 1)
         return int(self._layout.lineAt(index).xToCursor(point.x()))
 
     def word_at(self, position: int) -> tuple[int, int]:
@@ -251,7 +261,7 @@ class RunLayout:
             return QPointF(0, 0)
         line = self._layout.lineAt(index)
         x = _x_at(line, line.textStart() + line.textLength())
-        return QPointF(x, index * self._line_height)
+        return QPointF(x, index * self.line_height)
 
     def copied_text(self, start: int, end: int) -> str:
         """The characters between two positions, without padding, lines parted by line feeds."""

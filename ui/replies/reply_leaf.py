@@ -17,6 +17,7 @@ class Leaf(QWidget):
 
     Attributes:
         frames: Containers around it, for insets and marks.
+        joint: What parts it from the leaf before, if one text was cut into both; see `Paragraph`.
 
     Signals:
         link_activated: A link was clicked or chosen by key: its address.
@@ -30,6 +31,7 @@ class Leaf(QWidget):
         super().__init__(parent)
         self._theme = theme
         self.frames: tuple[Frame, ...] = ()
+        self.joint: str | None = None
         self._selection: tuple[int, int] | None = None
 
     def set_block(self, block: Block) -> bool:
@@ -80,6 +82,10 @@ class Leaf(QWidget):
         """The positions around the word under `point`."""
         position = self.position_at(point)
         return position, position
+
+    def goes_on_at(self, point: QPoint) -> bool:
+        """Whether it shares a line with the leaf before, and has the part at `point`."""
+        return False
 
     def set_selection(self, selection: tuple[int, int] | None) -> None:
         """Show these positions as selected."""

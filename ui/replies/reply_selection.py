@@ -64,8 +64,13 @@ class TextSelection:
         self._anchor = None
 
     def text(self) -> str:
-        """The selected text, blocks parted by an empty line."""
-        return "\n\n".join(leaf.selected_text() for leaf in self._covered)
+        """The selected text, blocks parted by an empty line, and pieces of one text as they were."""
+        texts: list[str] = []
+        for leaf in self._covered:
+            if texts:
+                texts.append("\n\n" if leaf.joint is None else leaf.joint)
+            texts.append(leaf.selected_text())
+        return "".join(texts)
 
     def _place_at(self, place: QPoint) -> Place | None:
         """The block at this height, else the nearest one; they lie below each other."""
@@ -80,6 +85,10 @@ class TextSelection:
                 high = middle
             else:
                 low = middle + 1
+        while low + 1 < len(leaves) and (following := leaves[low + 1]).goes_on_at(
+            following.mapFromGlobal(place)
+        ):
+            low += 1
         return leaves[low], leaves[low].position_at(leaves[low].mapFromGlobal(place))
 
     def _cover(self, start: Place, end: Place) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 from ui.markdown.blocks import Block, Heading, Paragraph
+from ui.replies.reply_joint import Joint
 from ui.replies.reply_layout import Link, RunLayout
 from ui.replies.reply_leaf import Leaf
 
@@ -42,10 +43,12 @@ class TextBlock(Leaf):
         self._look = look
         self._block: Paragraph | Heading = block
         self._width = 0
+        self._joint: Joint | None = None
         self._hovered: Link | None = None
         self._focused_link = -1
         self._layout = self._made_layout()
         self.frames = block.frames
+        self.joint = block.joint if isinstance(block, Paragraph) else None
         self.setCursor(Qt.CursorShape.IBeamCursor)
         self._follow_links()
 
@@ -56,6 +59,7 @@ class TextBlock(Leaf):
         if block is not self._block:
             self._block = block
             self.frames = block.frames
+            self.joint = block.joint if isinstance(block, Paragraph) else None
             self.restyle()
         return True
 
@@ -91,8 +95,32 @@ class TextBlock(Leaf):
         """Break the lines."""
         if width != self._width:
             self._width = width
-            self._layout.set_width(width)
+            self._layout.set_width(width, self._joint)
         return self._layout.height
+
+    def go_on_behind(self, before: "TextBlock | None") -> None:
+        """Begin in the last line of the piece before, at the next `layout_to`; None begins a line."""
+        joint: Joint | None = None
+        if before is not None and before.is_right_to_left == self.is_right_to_left:
+            around = before._layout.text[-1:] + self._layout.text[:1]
+            is_in_word = len(around) == 2 and not any(map(str.isspace, around))
+            joint = Joint(before.caret_point().x(), is_in_word, self.is_right_to_left)
+        if joint != self._joint:
+            self._joint = joint
+            self._width = 0
+
+    @property
+    def shared_height(self) -> int:
+        """Of the line that it shares with the piece before; 0 if none."""
+        return self._layout.line_height if self._layout.is_joined else 0
+
+    def goes_on_at(self, point: QPoint) -> bool:
+        """See `Leaf`."""
+        if self._joint is None or not self._layout.is_joined or point.y() < 0:
+            return False
+        beyond = point.x() - self._joint.x
+        is_behind = beyond <= 0 if self.is_right_to_left else beyond >= 0
+        return is_behind or point.y() >= self._layout.line_height
 
     @property
     def natural_width(self) -> float:

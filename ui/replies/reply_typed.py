@@ -1,5 +1,7 @@
 """Text shown exactly as it was typed, in pieces that one widget each can show. No Qt."""
 
+from typing import Literal
+
 from ui.markdown.blocks import Paragraph, Run
 
 _PIECE_CHARS = 2_000
@@ -9,15 +11,19 @@ _PIECE_LINES = 60
 def typed_blocks(text: str, piece_chars: int = _PIECE_CHARS) -> list[Paragraph]:
     """What a person typed, exactly; long texts in pieces that end with a line or a word.
 
+    A piece that ends with a word ends in a line that the next one goes on with.
+
     The cuts depend only on what comes before them, so the pieces of a text that grows stay.
     """
     blocks: list[Paragraph] = []
     rest = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     start = 0
+    joint: Literal["", "\n"] | None = None
     while (end := _piece_end(rest, start, piece_chars)) is not None:
-        blocks.append(Paragraph((Run(rest[start:end]),)))
-        start = end + 1 if rest[end] == "\n" else end
-    blocks.append(Paragraph((Run(rest[start:]),)))
+        blocks.append(Paragraph((Run(rest[start:end]),), joint=joint))
+        joint = "\n" if rest[end] == "\n" else ""
+        start = end + len(joint)
+    blocks.append(Paragraph((Run(rest[start:]),), joint=joint))
     return blocks
 
 
