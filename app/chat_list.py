@@ -46,7 +46,7 @@ class ChatList:
     def notice_others(self) -> None:
         """Tell that the list differs if another process, `ask`, has stored something."""
         try:
-            has_changed = self._store.was_changed_elsewhere()
+            has_changed = self._store.list_was_changed_elsewhere()
         except StorageError:
             return  # it is told when a person wants something of the store
         if has_changed:

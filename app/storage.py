@@ -60,6 +60,7 @@ class ConversationStore:
         self._connection = open_database(path, steps)
         self._disk = DiskSync(path)
         self._seen_version = self._data_version()
+        self._seen_list = self._list_state()
 
     # ------------------------------------------------------------------ conversations
 
@@ -276,10 +277,17 @@ class ConversationStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def was_changed_elsewhere(self) -> bool:
-        """Whether another process has stored something since this was asked last; takes microseconds."""
-        seen, self._seen_version = self._seen_version, self._data_version()
-        return seen != self._seen_version
+    def list_was_changed_elsewhere(self) -> bool:
+        """Whether another process may have stored, used or removed a chat since this was asked last.
+
+        Takes microseconds while no other process stores anything.
+        """
+        version = self._data_version()
+        if version == self._seen_version:
+            return False
+        self._seen_version = version
+        seen, self._seen_list = self._seen_list, self._list_state()
+        return seen != self._seen_list
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in."""
@@ -289,6 +297,12 @@ class ConversationStore:
     def _data_version(self) -> int:
         # Another number after each commit that did not come from this connection.
         return int(self._read("PRAGMA data_version")[0][0])
+
+    def _list_state(self) -> tuple[int, float | None]:
+        row = self._read(
+            "SELECT count(*), max(updated_at) FROM conversations WHERE deleted_at IS NULL"
+        )[0]
+        return row[0], row[1]
 
     def _read(self, sql: str, arguments: Sequence[object] = ()) -> list[sqlite3.Row]:
         with errors_for_people(self.path):

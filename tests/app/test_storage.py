@@ -575,14 +575,29 @@ def test_pipe_in_the_place_of_the_database_is_refused_at_once(tmp_path: Path) ->
 # ---------------------------------------------------------------- another process
 
 
-def test_what_another_connection_stores_is_noticed_once(tmp_path: Path) -> None:
+def test_chats_that_another_connection_stores_are_noticed_once(tmp_path: Path) -> None:
     one, other = make_store(tmp_path), make_store(tmp_path)
-    assert not one.was_changed_elsewhere()
-    add_chat(other, "a", "Hi")
-    assert one.was_changed_elsewhere()
-    assert not one.was_changed_elsewhere()
+    assert not one.list_was_changed_elsewhere()
+    chat = add_chat(other, "a", "Hi")
+    assert one.list_was_changed_elsewhere()
+    assert not one.list_was_changed_elsewhere()
+    other.touch(chat.id)
+    assert one.list_was_changed_elsewhere()
+    other.delete(chat.id)
+    assert one.list_was_changed_elsewhere()
     add_chat(one, "b")
-    assert not one.was_changed_elsewhere()
-    assert other.was_changed_elsewhere()
+    assert not one.list_was_changed_elsewhere()
+    assert other.list_was_changed_elsewhere()
+    one.close()
+    other.close()
+
+
+def test_reply_that_grows_in_another_process_does_not_change_the_list(tmp_path: Path) -> None:
+    one, other = make_store(tmp_path), make_store(tmp_path)
+    chat = add_chat(other, "a", "Hi", "Half")
+    assert one.list_was_changed_elsewhere()
+    reply = chat.path()[-1]
+    other.update_message(replace(reply, content="Half of it"))
+    assert not one.list_was_changed_elsewhere()
     one.close()
     other.close()

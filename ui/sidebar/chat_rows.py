@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 
 from app.conversation import ConversationId, ConversationSummary
 from app.search import SearchHit
@@ -30,6 +30,8 @@ class ChatRow:
 
 Row = HeadingRow | ChatRow
 
+_OLDER = "Older"
+
 
 def rows_by_day(chats: Sequence[ConversationSummary], today: date) -> list[Row]:
     """Group chats, newest first as they come, under Today, Yesterday, Last 7 days and Older.
@@ -39,9 +41,10 @@ def rows_by_day(chats: Sequence[ConversationSummary], today: date) -> list[Row]:
         today: In the zone of the person's clock; `updated_at` is read in the same zone.
     """
     rows: list[Row] = []
+    groups = _groups(today)
     heading = ""
     for chat in chats:
-        wanted = _group(datetime.fromtimestamp(chat.updated_at).date(), today)
+        wanted = next((name for begin, name in groups if chat.updated_at >= begin), _OLDER)
         if wanted != heading:
             heading = wanted
             rows.append(HeadingRow(heading))
@@ -54,9 +57,10 @@ def rows_of_hits(hits: Sequence[SearchHit]) -> list[Row]:
     return [ChatRow(hit.conversation.id, hit.conversation.title, hit.snippet) for hit in hits]
 
 
-def _group(day: date, today: date) -> str:
-    if day >= today:
-        return "Today"
-    if day == today - timedelta(days=1):
-        return "Yesterday"
-    return "Last 7 days" if day >= today - timedelta(days=7) else "Older"
+def _groups(today: date) -> list[tuple[float, str]]:
+    """When each group begins, in seconds since the epoch, the newest first; all before is older."""
+    days = [(0, "Today"), (1, "Yesterday"), (7, "Last 7 days")]
+    return [
+        (datetime.combine(today - timedelta(days=ago), time.min).timestamp(), name)
+        for ago, name in days
+    ]
