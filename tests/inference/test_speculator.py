@@ -241,10 +241,9 @@ def test_switching_guessing_while_a_reply_runs_changes_nothing_of_it():
 
 def test_steps_are_measured_when_guessing_is_first_switched_on():
     engine = make_engine(guess="off")
-    speculator = engine._parts.speculator
-    assert not speculator.is_calibrated
+    before = engine._parts.speculator.is_calibrated
     engine.set_guess("auto")
-    assert speculator.is_calibrated
+    assert (before, engine._parts.speculator.is_calibrated) == (False, True)
     engine.check_integrity()
     assert engine.stats().blocks.used == 0
     assert make_engine()._parts.speculator.is_calibrated
