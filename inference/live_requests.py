@@ -104,7 +104,7 @@ class LiveRequests:
         reply = Reply(
             sequence,
             parts.tokenizer,
-            Sampler(request.params, token_ids, parts.vocab_size, parts.device),
+            Sampler(request.params, token_ids, parts.vocab_size),
             stop=request.params.stop,
             max_tokens=min(request.params.max_tokens or room, room),
             prompt_parts=prompt.new_parts,

@@ -1,5 +1,8 @@
 """From logits to the next token of one request. Owned by the engine, on its thread.
 
+All of it is numpy on the CPU: the operators are many and small, and torch takes several times as long to begin
+one. Of a GPU's logits one row per token comes over.
+
 Order: penalties, then argmax if greedy, else temperature, top-k, top-p, min-p, draw. This is the
 order of transformers' `generate()`, where users' expectations come from: each filter sees the
 distribution that temperature has shaped, renormalised over what the filters before it left.
@@ -10,11 +13,13 @@ Top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration". Min
 2024, "Turning Up the Heat".
 """
 
+import math
 import random
 import secrets
 from collections.abc import Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from inference.config import MAX_SEED, SamplingParams
@@ -22,6 +27,10 @@ from inference.errors import ComputeError, InvalidRequestError
 
 MIN_TEMPERATURE = 1e-6
 """Below it, dividing would underflow; the draw is the argmax up to ties long before."""
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
 
 FIRST_CANDIDATES = 1024
 """How many of the likeliest are looked at before a whole vocabulary is sorted for top-p."""
@@ -33,18 +42,14 @@ class Sampler:
     One uniform number per token decides, drawn from a generator of this request alone, on the CPU.
     So a fixed seed repeats, whatever else is in the batch and whichever filters are on. Python's
     generator is used because its sequence is promised to stay the same between versions and takes
-    all 63 bits of the seed; torch promises neither.
+    all 63 bits of the seed; torch and numpy promise less.
 
     Attributes:
         seed: The one in use: as given, or drawn from the system's entropy; None when greedy.
     """
 
     def __init__(
-        self,
-        params: SamplingParams,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        device: torch.device | str = "cpu",
+        self, params: SamplingParams, prompt_token_ids: Sequence[int], vocab_size: int
     ) -> None:
         """Prepare to sample after a prompt.
 
@@ -52,7 +57,6 @@ class Sampler:
             params: How to choose.
             prompt_token_ids: Seen by the repetition penalty only.
             vocab_size: V, length of the logits.
-            device: Where the logits are.
 
         Raises:
             InvalidRequestError: A prompt token is not in the vocabulary.
@@ -64,105 +68,112 @@ class Sampler:
         if not params.is_greedy:
             self.seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
             self._random.seed(self.seed)
-        self._penalties = _Penalties.of(params, prompt_token_ids, vocab_size, device)
+        self._penalties = _Penalties.of(params, prompt_token_ids, vocab_size)
 
     def sample(self, logits: Tensor) -> int:
         """Choose the next token and count it as part of the reply.
 
         Args:
-            logits: (V,), float32, on the device given at the start; not changed.
+            logits: (V,), float32, on any device; not changed.
 
         Raises:
             ComputeError: A logit is NaN or infinite.
         """
         assert logits.shape == (self._vocab_size,), f"{tuple(logits.shape)=}"
-        _check_finite(logits)
+        values: Floats = logits.cpu().numpy()
+        _check_finite(values)
         if self._penalties is not None:
-            logits = self._penalties.apply(logits)
-        token_id = int(logits.argmax()) if self._params.is_greedy else self._draw(logits)
+            values = self._penalties.apply(values)
+        token_id = int(values.argmax()) if self._params.is_greedy else self._draw(values)
         if self._penalties is not None:
             self._penalties.count(token_id)
         return token_id
 
-    def _draw(self, logits: Tensor) -> int:
+    def _draw(self, logits: Floats) -> int:
         token_ids, probs = candidates(logits, self._params)
-        cumulative = probs.cumsum(0)
+        cumulative = probs.cumsum()
         # random() is at most 1 - 2**-53, so the point stays below the total even when rounded. The
         # first sum above it is thus there, and it grew at its token, which so has probability.
         point = cumulative[-1] * self._random.random()
-        return int(token_ids[torch.searchsorted(cumulative, point, right=True)])
+        return int(token_ids[cumulative.searchsorted(point, side="right")])
 
 
-def candidates(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+def candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:
     """What may be drawn, after temperature and all filters; never empty.
 
     Each filter keeps a beginning of the order by probability. So only tokens that can be in it are
     sorted, and min-p may be looked at before top-p as long as top-p counts what min-p drops.
 
     Args:
-        logits: (V,), float32, any device, finite; not changed.
+        logits: (V,), finite; not changed.
         params: With a temperature above 0.
 
     Returns:
-        Token ids, (C,), int64, and their probabilities up to a common factor, (C,), float64, both on
-        the CPU. Likeliest first, lower id first among equals; in order of ids if no filter is on.
+        Token ids, (C,), and their probabilities up to a common factor, (C,). Likeliest first, lower id
+        first among equals; in order of ids if no filter is on.
     """
     temperature = max(params.temperature, MIN_TEMPERATURE)
     if 0 < params.top_k < len(logits):
         token_ids, weights = _ranked(logits, _likeliest(logits, params.top_k), temperature)
         token_ids, weights = token_ids[: params.top_k], weights[: params.top_k]
         return _cut(token_ids, weights, float(weights.sum()), params)
-    logits = logits.cpu()
-    rough = ((logits - logits.max()) / temperature).exp()
+    with np.errstate(over="ignore"):  # what becomes -inf has no probability
+        rough = np.exp((logits - logits.max()) / np.float32(temperature))
     if params.min_p == 0.0 and params.top_p == 1.0:
-        return torch.arange(len(logits)), rough.double()
-    total = float(rough.sum(dtype=torch.float64))
+        return np.arange(len(logits)), rough.astype(np.float64)
     # Twice the share asked for would be wrong, half of it is not: _cut is exact on what remains.
     chosen = rough >= params.min_p / 2 if params.min_p > 0 else _likeliest(logits, FIRST_CANDIDATES)
     token_ids, weights = _ranked(logits, chosen, temperature)
+    # Of those that are left out, the rough weights are good enough.
+    total = float(weights.sum() + rough[~chosen].sum(dtype=np.float64))
     if params.min_p == 0.0 and float(weights.sum()) < params.top_p * total:
-        token_ids, weights = _ranked(logits, torch.ones_like(chosen), temperature)
+        token_ids, weights = _ranked(logits, np.ones_like(chosen), temperature)
     return _cut(token_ids, weights, total, params)
 
 
-def _likeliest(logits: Tensor, count: int) -> Tensor:
+def _likeliest(logits: Floats, count: int) -> npt.NDArray[np.bool_]:
     """Mask of some tokens that include the `count` highest and all equals of the lowest of those.
 
     The vocabulary is cut into more than `count` rows. The count-th highest of the rows' maxima is a
     bound that at least `count` tokens reach, each in its own row, and that few others do. This is
-    several times faster than topk over the whole vocabulary.
+    several times faster than a partition of the whole vocabulary.
     """
     if count >= len(logits):
-        return torch.ones_like(logits, dtype=torch.bool)
+        return np.ones(len(logits), dtype=np.bool_)
     width = max(1, min(128, len(logits) // (4 * count)))
-    rows = logits[: len(logits) // width * width].view(-1, width).amax(dim=1)
-    return logits >= rows.topk(count, sorted=False).values.min()
+    maxima = logits[: len(logits) // width * width].reshape(-1, width).max(axis=1)
+    mask: npt.NDArray[np.bool_] = logits >= np.partition(maxima, -count)[-count]
+    return mask
 
 
-def _ranked(logits: Tensor, chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _ranked(
+    logits: Floats, chosen: npt.NDArray[np.bool_], temperature: float
+) -> tuple[Ids, Doubles]:
     # Ids and weights of the chosen tokens, likeliest first; the first has weight 1.
-    token_ids = chosen.nonzero().flatten()
-    values, order = logits[token_ids].cpu().double().sort(descending=True, stable=True)
-    return token_ids.cpu()[order], ((values - values[0]) / temperature).exp()
+    token_ids = np.flatnonzero(chosen)
+    values = logits[token_ids].astype(np.float64)
+    order = np.argsort(-values, kind="stable")
+    values = values[order]
+    return token_ids[order], np.exp((values - values[0]) / temperature)
 
 
 def _cut(
-    token_ids: Tensor, weights: Tensor, total: float, params: SamplingParams
-) -> tuple[Tensor, Tensor]:
+    token_ids: Ids, weights: Doubles, total: float, params: SamplingParams
+) -> tuple[Ids, Doubles]:
     # Top-p and min-p on ranked tokens; `total` is the weight of all tokens that top-p counts.
     keep = len(weights)
     if params.min_p > 0.0:
-        keep = int((weights >= params.min_p).sum())
+        keep = int(np.count_nonzero(weights >= params.min_p))
     if params.top_p < 1.0:
         # The first index where the sum reaches top_p is the last one that is needed for it.
-        enough = torch.searchsorted(weights.cumsum(0), params.top_p * total)
+        enough = weights.cumsum().searchsorted(params.top_p * total)
         keep = min(keep, int(enough) + 1)
     return token_ids[:keep], weights[:keep]
 
 
-def _check_finite(logits: Tensor) -> None:
-    low, high = logits.aminmax()  # both are NaN if any logit is
-    if not bool(low.isfinite() & high.isfinite()):
+def _check_finite(logits: Floats) -> None:
+    # A NaN is both the highest and the lowest.
+    if not (math.isfinite(logits.max()) and math.isfinite(logits.min())):
         raise ComputeError(
             "The model computed values that are not numbers.",
             hint="Its file may be damaged: download it again, or choose another model.",
@@ -173,11 +184,7 @@ class _Penalties:
     """The tokens seen so far, and how much each lowers its logit. Costs nothing for all others."""
 
     def __init__(
-        self,
-        params: SamplingParams,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        device: torch.device | str,
+        self, params: SamplingParams, prompt_token_ids: Sequence[int], vocab_size: int
     ) -> None:
         seen = dict.fromkeys(prompt_token_ids)
         if not all(0 <= token_id < vocab_size for token_id in seen):
@@ -186,36 +193,35 @@ class _Penalties:
             )
         self._params = params
         self._place_of = {token_id: place for place, token_id in enumerate(seen)}
-        self._token_ids = torch.tensor(list(seen), dtype=torch.int64, device=device)
-        self._counts = torch.zeros(len(seen), dtype=torch.float32, device=device)  # in the reply
+        self._token_ids = np.array(list(seen), dtype=np.int64)
+        self._counts = np.zeros(len(seen), dtype=np.float32)  # in the reply
 
     @classmethod
     def of(
-        cls,
-        params: SamplingParams,
-        prompt_token_ids: Sequence[int],
-        vocab_size: int,
-        device: torch.device | str,
+        cls, params: SamplingParams, prompt_token_ids: Sequence[int], vocab_size: int
     ) -> "_Penalties | None":
         """Penalties as asked for; None if they would change nothing."""
         off = (1.0, 0.0, 0.0)
         asked = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        return None if asked == off else cls(params, prompt_token_ids, vocab_size, device)
+        return None if asked == off else cls(params, prompt_token_ids, vocab_size)
 
-    def apply(self, logits: Tensor) -> Tensor:
-        """Logits (V,), float32, after all penalties, finite; the argument is not changed."""
+    def apply(self, logits: Floats) -> Floats:
+        """Logits (V,) after all penalties, finite; the argument is not changed."""
         params, seen = self._params, logits[self._token_ids]
-        factor = params.repetition_penalty
-        seen = torch.where(seen > 0, seen / factor, seen * factor)
-        seen = seen - params.frequency_penalty * self._counts
-        seen = seen - params.presence_penalty * (self._counts > 0)
-        limit = torch.finfo(torch.float32).max
-        return logits.index_copy(0, self._token_ids, seen.clamp(-limit, limit))
+        factor = np.float32(params.repetition_penalty)
+        limit = np.finfo(np.float32).max
+        with np.errstate(over="ignore"):  # what becomes infinite is clipped
+            lowered = np.where(seen > 0, seen / factor, seen * factor)
+            lowered -= np.float32(params.frequency_penalty) * self._counts
+            lowered -= np.float32(params.presence_penalty) * (self._counts > 0)
+        changed = logits.copy()
+        changed[self._token_ids] = lowered.clip(-limit, limit)
+        return changed
 
     def count(self, token_id: int) -> None:
         """Note a token of the reply."""
         place = self._place_of.setdefault(token_id, len(self._place_of))
         if place == len(self._token_ids):
-            self._token_ids = torch.cat([self._token_ids, self._token_ids.new_tensor([token_id])])
-            self._counts = torch.cat([self._counts, self._counts.new_zeros(1)])
+            self._token_ids = np.append(self._token_ids, token_id)
+            self._counts = np.append(self._counts, np.float32(0))
         self._counts[place] += 1
