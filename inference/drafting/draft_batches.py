@@ -2,7 +2,7 @@
 
     follow   those that are wanted know what the target knows; the others have nothing pending
     read     one step of the draft model's scheduler: what is pending, at most one chunk
-    guess    steps of one token each; those that want fewer leave the batch early
+    guess    steps of one token each; those that want fewer, or become unsure, leave the batch early
 
 Guessed tokens are computed past the scheduler, in slots behind what is computed of the target's tokens. They
 are never part of a sequence, so they are never named, kept or saved.
@@ -28,6 +28,10 @@ Wanted = list[tuple[Mirror, int]]
 """Mirrors, and how many tokens each is to guess, at least 1."""
 
 
+Likeliest = tuple[int, float]
+"""A token, and its probability as the draft model sees it."""
+
+
 class DraftBatches:
     """The steps of one draft model.
 
@@ -50,8 +54,12 @@ class DraftBatches:
         self._vocab_size = vocab_size
         self._ids = itertools.count(1)
 
-    def run(self, wanted: Wanted) -> None:
+    def run(self, wanted: Wanted, least_sure: float) -> None:
         """Bring guesses as far as they are wanted, or read one chunk on the way there.
+
+        Args:
+            wanted: Mirrors, and how many guesses.
+            least_sure: With a lower probability of all guesses together none is added to them.
 
         Raises:
             RuntimeError, MemoryError: A step failed; what the mirrors hold is of no use then.
@@ -61,7 +69,7 @@ class DraftBatches:
             self.parts.memory.set_computing(True)
             with _same_threads():
                 self._read()
-                self._guess(wanted)
+                self._guess(wanted, least_sure)
 
     def is_running(self, mirror: Mirror) -> bool:
         """Whether it holds blocks that can be computed on."""
@@ -139,14 +147,14 @@ class DraftBatches:
         if not chunks:
             return
         began = time.perf_counter()
-        next_ids = self._compute([_chunk_of(chunk) for chunk in chunks])
+        found = self._compute([_chunk_of(chunk) for chunk in chunks])
         seconds = time.perf_counter() - began
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
         self.pace.record(len(chunks), num_tokens, seconds)
         if parts.pace is not None:
             parts.pace.record(num_tokens, seconds)
         parts.scheduler.commit(chunks)
-        self._note(chunks, next_ids)
+        self._note(chunks, found)
 
     def _drop_preempted(self) -> None:
         """Forget guesses whose rows went with the blocks."""
@@ -155,9 +163,9 @@ class DraftBatches:
             if mirror.own not in running:
                 mirror.drop_guesses()
 
-    def _note(self, chunks: list[ScheduledChunk], next_ids: list[int]) -> None:
+    def _note(self, chunks: list[ScheduledChunk], found: list[Likeliest]) -> None:
         by_sequence = {mirror.own: mirror for mirror in self.mirrors.values()}
-        rows = iter(next_ids)
+        rows = iter(found)
         for chunk in chunks:
             mirror = by_sequence[chunk.sequence]
             mirror.num_known = chunk.sequence.num_computed
@@ -166,16 +174,20 @@ class DraftBatches:
 
     # ------------------------------------------------------------------ guess
 
-    def _guess(self, wanted: Wanted) -> None:
+    def _guess(self, wanted: Wanted, least_sure: float) -> None:
         while True:
-            batch = [mirror for mirror, count in wanted if self._can_go_on(mirror, count)]
+            batch = [
+                mirror
+                for mirror, count in wanted
+                if mirror.sureness >= least_sure and self._can_go_on(mirror, count)
+            ]
             if not batch:
                 return
             began = time.perf_counter()
-            next_ids = self._compute([_guess_of(mirror) for mirror in batch])
+            found = self._compute([_guess_of(mirror) for mirror in batch])
             self.pace.record(len(batch), len(batch), time.perf_counter() - began)
-            for mirror, token_id in zip(batch, next_ids, strict=True):
-                self._note_next(mirror, token_id)
+            for mirror, likeliest in zip(batch, found, strict=True):
+                self._note_next(mirror, likeliest)
 
     def _can_go_on(self, mirror: Mirror, count: int) -> bool:
         """Whether another guess is wanted and possible; the row of the last one has a slot then."""
@@ -188,14 +200,19 @@ class DraftBatches:
         assert kv.is_writable(own.block_table, start, num_guesses - mirror.num_ahead), "named"
         return True
 
-    def _note_next(self, mirror: Mirror, token_id: int) -> None:
-        mirror.note_next(token_id, is_end=token_id in self.parts.tokenizer.eos_ids)
+    def _note_next(self, mirror: Mirror, likeliest: Likeliest) -> None:
+        token_id, probability = likeliest
+        is_end = token_id in self.parts.tokenizer.eos_ids
+        mirror.note_next(token_id, probability, is_end=is_end)
 
-    def _compute(self, chunks: SequenceOf[Chunk]) -> list[int]:
+    def _compute(self, chunks: SequenceOf[Chunk]) -> list[Likeliest]:
         """The likeliest token after each chunk that needs logits."""
-        logits = self.parts.runner.run(chunks)
-        next_ids: list[int] = logits[:, : self._vocab_size].argmax(dim=-1).tolist()
-        return next_ids
+        logits = self.parts.runner.run(chunks)[:, : self._vocab_size]
+        if not len(logits):
+            return []
+        highest, next_ids = logits.max(dim=-1)
+        probabilities = (highest - logits.logsumexp(dim=-1)).exp()
+        return list(zip(next_ids.tolist(), probabilities.tolist(), strict=True))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ If the target chose the guessed tokens, their rows are those of its tokens: then
 and nothing is computed twice.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from inference.sequence import Sequence
@@ -24,7 +25,8 @@ class Mirror:
         num_known: Rows of the target's tokens that are there or, while it does not run, may be found again.
         own: Of the draft model's scheduler; None before it was wanted, and after it was put down.
         guesses: Tokens after `own.token_ids`, each the likeliest after those before.
-        num_ahead: Of these, with rows.
+        probabilities: Of each guess, as the draft model sees it.
+        num_ahead: Of the guesses, with rows.
         is_over: Whether it says that the turn ends after the guesses.
         is_lost: Whether it cannot follow any more.
         is_forgotten: Whether nothing of it may be kept.
@@ -34,6 +36,7 @@ class Mirror:
     num_known: int = 0
     own: Sequence | None = None
     guesses: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
     num_ahead: int = 0
     is_over: bool = False
     is_lost: bool = False
@@ -57,6 +60,11 @@ class Mirror:
         """Whether all tokens that it knows of have rows, so that it can guess."""
         return self.own is not None and self.own.num_pending == 0
 
+    @property
+    def sureness(self) -> float:
+        """The probability of all guesses together, as the draft model sees it."""
+        return math.prod(self.probabilities)
+
     def follow(self) -> None:
         """Take over what the target has chosen since; guesses that came true keep their rows."""
         own = self.own
@@ -66,22 +74,24 @@ class Mirror:
             if not self.guesses or self.guesses[0] != token_id:
                 self.drop_guesses()
                 continue
-            del self.guesses[0]
+            del self.guesses[0], self.probabilities[0]
             if self.num_ahead > 0:
                 self.num_ahead -= 1
                 own.num_computed += 1
                 self.num_known = own.num_computed
 
-    def note_next(self, token_id: int, *, is_end: bool) -> None:
+    def note_next(self, token_id: int, probability: float, *, is_end: bool) -> None:
         """Take a guess that comes after all those before, which have rows now."""
         self.num_ahead = len(self.guesses)
         self.is_over = is_end
         if not is_end:
             self.guesses.append(token_id)
+            self.probabilities.append(probability)
 
     def drop_guesses(self) -> None:
         """Forget what was guessed."""
         self.guesses.clear()
+        self.probabilities.clear()
         self.num_ahead = 0
         self.is_over = False
 

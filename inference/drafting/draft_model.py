@@ -88,7 +88,9 @@ class DraftModel:
         mirror = self._mirrors.get(sequence.request_id)
         return len(sequence.token_ids) if mirror is None or mirror.is_lost else mirror.lag
 
-    def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
+    def propose(
+        self, wanted: SequenceOf[tuple[Sequence, int]], least_sure: float = 0.0
+    ) -> list[tuple[int, ...]]:
         """Guess what comes next.
 
         At most one chunk of what is lacking is read. What was guessed before and is still right is given
@@ -96,6 +98,8 @@ class DraftModel:
 
         Args:
             wanted: Sequences of the target, each once, and the most tokens to guess for each.
+            least_sure: With a lower probability of all its guesses together, as this model sees it, a
+                sequence gets no further one.
 
         Returns:
             For each the likeliest tokens after its `token_ids`, not beyond the end of a turn; none while
@@ -105,7 +109,7 @@ class DraftModel:
         mirrors = [self._mirror_of(sequence) for sequence, _ in wanted]
         counts = [min(count, self._room(sequence)) for sequence, count in wanted]
         pairs = list(zip(mirrors, counts, strict=True))
-        self._run([(mirror, count) for mirror, count in pairs if count > 0])
+        self._run([(mirror, count) for mirror, count in pairs if count > 0], least_sure)
         return [tuple(mirror.guesses[: max(0, count)]) for mirror, count in pairs]
 
     def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
@@ -222,9 +226,9 @@ class DraftModel:
         """How many tokens may be guessed before the context ends."""
         return self._parts.info.context_tokens - len(sequence.token_ids)
 
-    def _run(self, wanted: list[tuple[Mirror, int]]) -> None:
+    def _run(self, wanted: list[tuple[Mirror, int]], least_sure: float) -> None:
         try:
-            self._batches.run(wanted)
+            self._batches.run(wanted, least_sure)
         except (RuntimeError, MemoryError) as error:
             logger.error("a draft model could not guess", exc_info=error)
             for mirror, _ in wanted:

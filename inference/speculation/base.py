@@ -76,8 +76,10 @@ class Draft(KeptMemory, Protocol):
     def lag(self, sequence: Sequence) -> int:
         """Tokens that it would have to read before it can guess."""
 
-    def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
-        """Guess at most so many tokens for each; none while it reads."""
+    def propose(
+        self, wanted: SequenceOf[tuple[Sequence, int]], least_sure: float
+    ) -> list[tuple[int, ...]]:
+        """Guess at most so many tokens for each, fewer where it is less sure; none while it reads."""
 
     def check_integrity(self) -> None:
         """Prove that nothing is lost; a RuntimeError says what is."""

@@ -240,6 +240,11 @@ def chat_prompt(number: int) -> str:
     return f"My name is {_turn(NAMES, number)}. {_turn(CHAT_QUESTIONS, number)}"
 
 
+def story_prompt(number: int) -> str:
+    """Something that takes many words, so that no answer ends long before the others."""
+    return f"Write a long story, of ten pages, about {_turn(NAMES, number)} and the sea."
+
+
 WORKS = {
     "repeat": (Work("repeat", 400, repeat_prompt, wanted=text_of),),
     "edit": (Work("edit", 400, edit_prompt, wanted=edited_code),),

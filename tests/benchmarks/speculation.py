@@ -41,12 +41,12 @@ from tests.benchmarks.guess_pairs import (
     sum_up,
 )
 from tests.benchmarks.guess_peers import LlamaCpp, Peer, has_llama, measure_peer
-from tests.benchmarks.guess_works import WORKS, Work, chat_prompt
+from tests.benchmarks.guess_works import WORKS, Work, story_prompt
 
 ALL = (*WORKS, "answers", "llama")
 DRAFTED = ("code", "chat")  # what is measured with a draft model too
 CONTEXT_TOKENS = 4096
-ANSWERS = Work("answers", 200, chat_prompt, is_sampled=True)
+ANSWERS = Work("answers", 200, story_prompt, is_sampled=True)
 
 Report = Mapping[str, Any]
 

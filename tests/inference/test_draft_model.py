@@ -1,5 +1,6 @@
 """A draft model that guesses: what it says, what it computes for that, and what goes wrong."""
 
+import math
 import random
 
 import pytest
@@ -269,3 +270,24 @@ def test_averages_of_times_follow_slowly_and_each_kind_of_step_alone() -> None:
     assert pace.token_ms == pytest.approx(35.0)
     pace.record(2, 64, 0.128)
     assert pace.read_ms_per_token == pytest.approx(2.0)
+
+
+def test_guessing_ends_where_the_model_is_not_sure() -> None:
+    with opened_draft() as draft:
+        sequence = make_sequence(17)
+        whole = draft.read_and_guess(sequence, 6)
+        mirror = draft.model._mirrors[sequence.request_id]
+        probabilities = list(mirror.probabilities)
+        assert len(whole) == 6
+        assert all(0 < probability < 1 for probability in probabilities)
+        together = [math.prod(probabilities[:count]) for count in range(7)]
+        draft.model.end(sequence, keep=False, on_disk=False)
+
+        for count in range(1, 7):
+            again = make_sequence(17)
+            # Just as sure as it is before the guess of this number: that one is made, and is the last.
+            found: tuple[int, ...] = ()
+            while not found:
+                (found,) = draft.model.propose([(again, 6)], together[count - 1] * (1 - 1e-6))
+            assert list(found) == whole[:count]
+            draft.model.end(again, keep=False, on_disk=False)

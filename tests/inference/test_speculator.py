@@ -34,6 +34,7 @@ class FakeDraft:
         self.read_ms_per_token: float | None = 1.0
         self.calls: list[tuple[object, ...]] = []
         self.memory_bytes = 77
+        self.least_sure = -1.0
 
     @property
     def info(self) -> ModelInfo:
@@ -45,7 +46,10 @@ class FakeDraft:
     def lag(self, sequence: Sequence) -> int:
         return self.lacks
 
-    def propose(self, wanted: SequenceOf[tuple[Sequence, int]]) -> list[tuple[int, ...]]:
+    def propose(
+        self, wanted: SequenceOf[tuple[Sequence, int]], least_sure: float
+    ) -> list[tuple[int, ...]]:
+        self.least_sure = least_sure
         self.calls.append(("propose", [(each.request_id, count) for each, count in wanted]))
         is_ready = self.lacks <= FREE_LAG
         self.lacks = 0 if is_ready else max(0, self.lacks - self.chunk)
