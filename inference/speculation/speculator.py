@@ -8,6 +8,7 @@ Nothing here can change a reply: a draft only says which rows are computed besid
 Engine thread only.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 
@@ -16,8 +17,9 @@ from inference.metrics import GuessStats
 from inference.request import RequestId
 from inference.sequence import Sequence
 from inference.speculation.base import Draft, Proposal
-from inference.speculation.controller import Controller, Offer
+from inference.speculation.controller import MIN_GAIN, Controller, Offer
 from inference.speculation.costs import StepCosts
+from inference.speculation.draft_speed import DraftSpeed
 from inference.speculation.history import History
 
 DRAFT = "draft"
@@ -82,6 +84,9 @@ class Speculator:
         self._credit_ms: dict[RequestId, float] = {}
         self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # of the draft model, for this step
         self._by_model: set[RequestId] = set()  # whose guesses of this step it made
+        self._asked_ms = 0.0
+        self._num_new: list[int] = []  # tokens that this step brought, by sequence
+        self._draft_speed = DraftSpeed()
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
     # ------------------------------------------------------------------ who guesses
@@ -103,6 +108,7 @@ class Speculator:
     def use(self, draft: Draft | None) -> Draft | None:
         """Take another draft model; the one before, which nobody uses any more."""
         before, self.draft = self.draft, draft
+        self._draft_speed = DraftSpeed()
         self._credit_ms.clear()
         return before
 
@@ -126,6 +132,7 @@ class Speculator:
             return
         self._asked.clear()
         self._by_model.clear()
+        self._num_new.clear()
         texts = [self._propose(sequence, room) for sequence, room in decoding]
         offers = [
             self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS))
@@ -157,6 +164,7 @@ class Speculator:
         history = self._histories.get(sequence.request_id)
         if history is not None:
             history.compare(emitted, self._controller.observe)
+        self._num_new.append(len(emitted))
         if not draft:
             return
         right = [guess == chosen for guess, chosen in zip(draft, emitted, strict=False)]
@@ -169,6 +177,10 @@ class Speculator:
     def timed(self, num_rows: int, ms: float) -> None:
         """Tell how long a step took that only decoded, with so many rows, guesses included."""
         self._costs.record(num_rows, ms)
+        if self._by_model and self._num_new:
+            num_tokens = sum(self._num_new) / len(self._num_new)
+            plain_ms = self.plain_ms(len(self._num_new))
+            self._draft_speed.record(num_tokens, ms + self._asked_ms, plain_ms)
 
     # ------------------------------------------------------------------ numbers
 
@@ -200,15 +212,28 @@ class Speculator:
         return history.propose(sequence.token_ids, min(room, MAX_DRAFT_TOKENS))
 
     def _best_offer(self, sequence: Sequence, text: Proposal | None, room: int) -> Offer | None:
-        offers = []
-        if text is not None:
-            offers.append(Offer(text.source, len(text.token_ids)))
-        if self.draft is not None and self._guess != "ngram" and room > 0:
-            token_ms = self.draft.token_ms or self._costs.plain_ms * USUAL_SHARE
-            offer = Offer(DRAFT, room, ms_per_token=token_ms)
-            if self._has_read(self.draft, sequence, offer):
-                offers.append(offer)
-        return max(offers, key=self._controller.rate, default=None)
+        by_text = None if text is None else Offer(text.source, len(text.token_ids))
+        by_model = self._offer_of_model(sequence, room)
+        if by_text is None or by_model is None:
+            return by_text or by_model
+        text_times, model_times = self._times(by_text), self._times(by_model)
+        if model_times < MIN_GAIN:
+            return by_text if text_times >= MIN_GAIN else by_model
+        if self._draft_speed.times >= text_times:
+            return by_model
+        self._draft_speed.pass_by()
+        return by_text
+
+    def _offer_of_model(self, sequence: Sequence, room: int) -> Offer | None:
+        if self.draft is None or self._guess == "ngram" or room < 1:
+            return None
+        token_ms = self.draft.token_ms or self._costs.plain_ms * USUAL_SHARE
+        offer = Offer(DRAFT, room, ms_per_token=token_ms)
+        return offer if self._has_read(self.draft, sequence, offer) else None
+
+    def _times(self, offer: Offer) -> float:
+        """How many times as fast as without guessing an offer should be."""
+        return self._controller.rate(offer) * self._costs.plain_ms
 
     def _has_read(self, draft: Draft, sequence: Sequence, offer: Offer) -> bool:
         """Whether the draft model knows the sequence well enough to guess; if not, it may read on.
@@ -223,7 +248,12 @@ class Speculator:
         if lag <= FREE_LAG:
             return True
         plain_ms = self._costs.plain_ms
-        saved_ms = plain_ms * max(0.0, self._controller.rate(offer) * plain_ms - 1.0)
+        times = self._times(offer)
+        saved_ms = (
+            plain_ms * max(0.0, max(times, self._draft_speed.times) - 1.0)
+            if times >= MIN_GAIN
+            else 0.0
+        )
         self._credit_ms[request_id] += saved_ms + TRY_SHARE * plain_ms
         credit_ms = self._credit_ms[request_id] + HEAD_START_TOKENS * saved_ms
         read_ms = draft.read_ms_per_token or plain_ms * READ_SHARE
@@ -247,7 +277,9 @@ class Speculator:
         wanted = [(sequence, length) for sequence, length in self._asked.values() if length]
         if not wanted or self.draft is None:
             return
+        began = time.perf_counter()
         drafts = self.draft.propose(wanted, 0.0 if self._is_fixed else self._least_sure())
+        self._asked_ms = (time.perf_counter() - began) * 1000
         for (sequence, _), draft in zip(wanted, drafts, strict=True):
             if draft and not sequence.draft:
                 sequence.draft = draft

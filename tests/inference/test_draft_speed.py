@@ -1,0 +1,30 @@
+"""How fast a draft model makes replies, as seen."""
+
+import pytest
+
+from inference.speculation.draft_speed import USUAL_SPEED, DraftSpeed
+
+
+def test_speed_begins_with_what_is_usual_and_moves_to_what_is_seen():
+    speed = DraftSpeed()
+    assert speed.times == USUAL_SPEED == 1.25
+    speed.record(4, 80.0, 40.0)  # four tokens in the time of two
+    assert speed.times == pytest.approx((8 * 1.25 + 2.0) / 9)
+    for _ in range(100):
+        speed.record(1, 80.0, 40.0)
+    assert speed.times == pytest.approx(0.5, abs=1e-3)
+
+
+def test_speed_that_is_not_seen_any_more_goes_back_to_what_is_usual():
+    speed = DraftSpeed()
+    for _ in range(100):
+        speed.record(1, 80.0, 40.0)
+    for _ in range(231):  # half of the way
+        speed.pass_by()
+    assert speed.times == pytest.approx(0.875, abs=0.01)
+
+
+def test_step_without_a_time_says_nothing():
+    speed = DraftSpeed()
+    speed.record(3, 0.0, 40.0)
+    assert speed.times == USUAL_SPEED
