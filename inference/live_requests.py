@@ -231,7 +231,10 @@ class LiveRequests:
             return self.end(request_id, "error", error=failure_of(error), keep=False)
         self.totals.completion_tokens += len(output.token_ids)
         self._parts.scheduler.accept(chunk.sequence)
-        self._parts.speculator.verified(chunk.sequence, draft, output.token_ids)
+        taken = logits[: len(output.token_ids)]
+        self._parts.speculator.verified(
+            chunk.sequence, draft, output.token_ids, partial(_sureness, taken)
+        )
         if output.finish_reason is not None:
             self._drop(request_id)
         return output
@@ -275,6 +278,11 @@ def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
         chunk.needs_logits,
         needs_all_logits=bool(chunk.draft),
     )
+
+
+def _sureness(logits: Tensor) -> float:
+    """The probability of the likeliest token, on average over rows of logits, (n, V)."""
+    return float((logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp().mean())
 
 
 def _logit_rows(chunks: list[ScheduledChunk]) -> list[int]:

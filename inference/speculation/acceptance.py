@@ -14,7 +14,9 @@ PRIORS = {
     "ngram 9+": 0.8,
     "ngram near": 0.6,
     "ngram resumed": 0.3,
+    "draft unsure": 0.4,
     "draft": 0.6,
+    "draft sure": 0.85,
 }
 _UNKNOWN_PRIOR = 0.5
 _PRIOR_WEIGHT = 3.0  # tokens that the prior counts as

@@ -9,7 +9,7 @@ Engine thread only.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 
 from inference.config import MAX_DRAFT_TOKENS, GuessName
@@ -21,8 +21,7 @@ from inference.speculation.controller import MIN_GAIN, Controller, Offer
 from inference.speculation.costs import StepCosts
 from inference.speculation.draft_speed import DraftSpeed
 from inference.speculation.history import History
-
-DRAFT = "draft"
+from inference.speculation.sureness import SOURCES, Sureness
 
 FREE_LAG = 16
 """Tokens that a draft model reads beside its first guess, at little cost."""
@@ -83,7 +82,10 @@ class Speculator:
         self._histories: dict[RequestId, History] = {}
         self._credit_ms: dict[RequestId, float] = {}
         self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # of the draft model, for this step
-        self._by_model: set[RequestId] = set()  # whose guesses of this step it made
+        self._by_model: dict[
+            RequestId, str
+        ] = {}  # whose guesses of this step it made: their source
+        self._sureness: dict[RequestId, Sureness] = {}
         self._asked_ms = 0.0
         self._num_new: list[int] = []  # tokens that this step brought, by sequence
         self._draft_speed = DraftSpeed()
@@ -115,6 +117,7 @@ class Speculator:
     def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
         """A reply has ended; the arguments are those of `Draft.end`."""
         self._histories.pop(sequence.request_id, None)
+        self._sureness.pop(sequence.request_id, None)
         if self._credit_ms.pop(sequence.request_id, None) is not None and self.draft is not None:
             self.draft.end(sequence, keep=keep, on_disk=on_disk)
 
@@ -142,7 +145,7 @@ class Speculator:
         for (sequence, _), text, offer, length in zip(
             decoding, texts, offers, lengths, strict=True
         ):
-            if offer is not None and offer.source == DRAFT:
+            if offer is not None and offer.source in SOURCES:
                 most = max(length, MOST_WHILE_SURE // len(decoding)) if length else 0
                 if self._is_fixed:
                     most = length
@@ -152,7 +155,11 @@ class Speculator:
         self._ask_draft()
 
     def verified(
-        self, sequence: Sequence, draft: SequenceOf[int], emitted: SequenceOf[int]
+        self,
+        sequence: Sequence,
+        draft: SequenceOf[int],
+        emitted: SequenceOf[int],
+        sureness: Callable[[], float],
     ) -> None:
         """Tell what a step brought one reply.
 
@@ -160,19 +167,25 @@ class Speculator:
             sequence: Its tokens, the new ones included.
             draft: What was guessed and computed, perhaps nothing.
             emitted: What the model chose.
+            sureness: The probability of the likeliest token, on average where these were chosen; asked for
+                if there is a draft model.
         """
         history = self._histories.get(sequence.request_id)
         if history is not None:
             history.compare(emitted, self._controller.observe)
         self._num_new.append(len(emitted))
+        if self.draft is not None and self.is_on:
+            average = self._sureness.setdefault(sequence.request_id, Sureness())
+            average.note(sureness(), len(emitted))
         if not draft:
             return
         right = [guess == chosen for guess, chosen in zip(draft, emitted, strict=False)]
         for count, is_right in zip(self._by_position, right, strict=False):
             count[0] += 1
             count[1] += is_right
-        if sequence.request_id in self._by_model:
-            self._controller.observe(DRAFT, len(right), sum(right))
+        source = self._by_model.get(sequence.request_id)
+        if source is not None:
+            self._controller.observe(source, len(right), sum(right))
 
     def timed(self, num_rows: int, ms: float) -> None:
         """Tell how long a step took that only decoded, with so many rows, guesses included."""
@@ -228,8 +241,11 @@ class Speculator:
         if self.draft is None or self._guess == "ngram" or room < 1:
             return None
         token_ms = self.draft.token_ms or self._costs.plain_ms * USUAL_SHARE
-        offer = Offer(DRAFT, room, ms_per_token=token_ms)
+        offer = Offer(self._source_of(sequence), room, ms_per_token=token_ms)
         return offer if self._has_read(self.draft, sequence, offer) else None
+
+    def _source_of(self, sequence: Sequence) -> str:
+        return self._sureness.setdefault(sequence.request_id, Sureness()).source
 
     def _times(self, offer: Offer) -> float:
         """How many times as fast as without guessing an offer should be."""
@@ -257,7 +273,7 @@ class Speculator:
         self._credit_ms[request_id] += saved_ms + TRY_SHARE * plain_ms
         credit_ms = self._credit_ms[request_id] + HEAD_START_TOKENS * saved_ms
         read_ms = draft.read_ms_per_token or plain_ms * READ_SHARE
-        is_ordered = self._is_fixed or self._guess == DRAFT
+        is_ordered = self._is_fixed or self._guess == "draft"
         if is_ordered or credit_ms >= lag * read_ms:
             self._asked[request_id] = (sequence, 1)
         return False
@@ -283,4 +299,4 @@ class Speculator:
         for (sequence, _), draft in zip(wanted, drafts, strict=True):
             if draft and not sequence.draft:
                 sequence.draft = draft
-                self._by_model.add(sequence.request_id)
+                self._by_model[sequence.request_id] = self._source_of(sequence)

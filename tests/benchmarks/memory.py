@@ -57,8 +57,13 @@ class Bench:
         self.folder = folder
 
     def engine(self, *, cache: str | None = None, **config: object) -> Engine:
-        """An engine as the program opens it; `cache` names the folder of its disk tier."""
-        values: dict[str, object] = {"device": "cpu", "num_threads": self.threads, **config}
+        """An engine as the program opens it; `cache` names the folder of its disk tier.
+
+        Nothing is guessed ahead: how much that brings depends on what a reply says.
+        """
+        values: dict[str, object] = {
+            "device": "cpu", "num_threads": self.threads, "guess": "off", **config
+        }  # fmt: skip
         if cache is not None:
             values["cache_dir"] = str(self.folder / cache)
         return Engine.load(self.path, EngineConfig(**values))  # type: ignore[arg-type]

@@ -31,7 +31,11 @@ class PlannedSpeculator:
             sequence.draft = tuple(self._guess(sequence, room))[: max(room, 0)]
 
     def verified(
-        self, sequence: TokenSequence, draft: Sequence[int], emitted: Sequence[int]
+        self,
+        sequence: TokenSequence,
+        draft: Sequence[int],
+        emitted: Sequence[int],
+        sureness: Callable[[], float],
     ) -> None:
         self.seen.append((tuple(draft), tuple(emitted)))
 

@@ -180,7 +180,9 @@ def test_closed_folder_is_refused_with_the_reason(
     monkeypatch.setattr(os, "stat", refusing(os.stat, lambda path: path.startswith(f"{folder}/")))
     with pytest.raises(ModelFileError, match=r"^m: The folder cannot be read: Permission denied"):
         load_model(folder)
-    with pytest.raises(ModelFileError, match=r"^x.gguf: The file cannot be read: Permission denied"):
+    with pytest.raises(
+        ModelFileError, match=r"^x.gguf: The file cannot be read: Permission denied"
+    ):
         load_model(folder / "x.gguf")
 
 

@@ -111,7 +111,7 @@ def test_wrong_guesses_from_the_chat_end_guessing_within_a_few_rounds():
         # What comes is new; only its beginning was said before.
         emitted = [300 + number] if number % 3 else [1]
         sequence.token_ids += emitted
-        speculator.verified(sequence, draft, emitted)
+        speculator.verified(sequence, draft, emitted, lambda: 0.7)
     assert sum(lengths[:3]) > 0
     assert sum(length > 0 for length in lengths[15:]) <= 1
 
@@ -123,7 +123,7 @@ def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
     count = len(sequence.draft)
     assert count >= 2
     assert draft.calls == [("begin", 1), ("propose", [(1, count)])]
-    speculator.verified(sequence, sequence.draft, [900, 700])
+    speculator.verified(sequence, sequence.draft, [900, 700], lambda: 0.7)
     stats = speculator.stats()
     assert stats.by_position == ((1, 1), (1, 0))
     assert (stats.drafted_tokens, stats.accepted_tokens) == (2, 1)
