@@ -2,6 +2,7 @@
 
 import pytest
 
+from inference.speculation import sureness
 from inference.speculation.acceptance import PRIORS, acceptance_of
 from inference.speculation.base import Proposal
 from inference.speculation.ngram import SOURCES
@@ -15,8 +16,8 @@ def test_source_that_was_never_heard_has_its_prior(source: str) -> None:
     assert acceptance_of(source).survival(3) == pytest.approx(expected)
 
 
-def test_every_kind_of_ngram_has_a_prior() -> None:
-    assert set(PRIORS) == {*SOURCES, "draft"}
+def test_every_kind_of_guess_has_a_prior() -> None:
+    assert set(PRIORS) == {*SOURCES, *sureness.SOURCES}
     assert acceptance_of("another").survival(1) == [0.5]
 
 

@@ -161,6 +161,55 @@ def test_draft_model_that_was_ordered_reads_at_once(options):
     assert draft.proposed() == [[(1, 1)]]
 
 
+def chosen(speculator: Speculator, draft: FakeDraft) -> str:
+    """Who guesses next where the text repeats itself and the draft model has read it."""
+    sequence = sequence_of(REPEATING)
+    draft.calls.clear()
+    speculator.plan([(sequence, 100)])
+    speculator.end(sequence, keep=False, on_disk=False)
+    if draft.proposed():
+        return "draft model"
+    return "text" if sequence.draft else "nobody"
+
+
+def seen(speculator: Speculator, source: str, *, is_right: bool) -> None:
+    for _ in range(60):
+        speculator._controller.observe(source, 4, 4 if is_right else 0)
+
+
+def test_text_and_draft_model_the_one_that_should_be_faster_guesses():
+    draft = FakeDraft()
+    speculator = with_draft(draft)
+    # A long match in the text is worth more than what a draft model usually brings.
+    seen(speculator, "ngram 9+", is_right=True)
+    assert chosen(speculator, draft) == "text"
+    # Until text like this was often wrong, too.
+    seen(speculator, "ngram 9+", is_right=False)
+    assert chosen(speculator, draft) == "draft model"
+    # What the draft model was seen to bring counts, not what it should.
+    for _ in range(60):
+        speculator._draft_speed.record(1, 20.0, 10.0)
+    seen(speculator, "ngram 9+", is_right=True)
+    assert chosen(speculator, draft) == "text"
+
+
+def test_text_guesses_where_the_draft_model_does_not_pay():
+    draft = FakeDraft()
+    speculator = with_draft(draft)
+    seen(speculator, "draft", is_right=False)
+    assert chosen(speculator, draft) == "text"
+
+
+def test_nobody_guesses_where_rows_are_dear():
+    draft = FakeDraft(token_ms=9.0)
+    dear = StepCosts()
+    dear.calibrate({1: 10.0, 2: 18.0, 4: 36.0})
+    speculator = Speculator(dear)
+    speculator.use(draft)  # type: ignore[arg-type]  # what is beside guessing is not needed
+    seen(speculator, "ngram 9+", is_right=False)
+    assert chosen(speculator, draft) == "nobody"
+
+
 def test_draft_model_is_told_the_end_of_what_it_began_alone():
     draft = FakeDraft()
     speculator = with_draft(draft, guess="draft")
