@@ -43,7 +43,8 @@ def open_store(folder: Path) -> ConversationStore:
 
 def open_engine(loaded: LoadedModel, folder: Path | None) -> Engine:
     cache = None if folder is None else str(folder / "kv")
-    return make_engine(loaded, cache_dir=cache, context_tokens=2048)
+    # Lives are short: none of it goes into measuring what guesses would cost.
+    return make_engine(loaded, cache_dir=cache, context_tokens=2048, guess="off")
 
 
 def chat_of(store: ConversationStore, number: int) -> Conversation:

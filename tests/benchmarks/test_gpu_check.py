@@ -85,7 +85,9 @@ def test_all_parts_run_and_are_written(
     assert guesses["edit, ngram, share of replies alike"] == 1.0
     assert guesses["edit, ngram, plain tok/s"] > 0
     assert guesses["code, draft, share of replies alike"] == 1.0
-    assert guesses["code, draft, accepted tokens"] > 20  # the same model guesses
+    # The same model guesses: it is right, however often it is asked; that depends on the machine's pace.
+    assert guesses["code, draft, drafted tokens"] > 0
+    assert guesses["code, draft, accepted tokens"] == guesses["code, draft, drafted tokens"]
     assert guesses["verify 1 against one"] == 1.0
     assert guesses["verify 16 ms"] > 0
     text = capsys.readouterr().out

@@ -130,3 +130,12 @@ def test_both_parts_of_a_shared_line_can_be_selected(parent: QWidget, text: str)
         assert len(chosen.strip()) > 2
         assert flow.leaves[owner].selected_text() == chosen
         assert chosen in text
+
+
+@pytest.mark.parametrize("piece_chars", range(60, 75))
+def test_no_piece_begins_with_a_gap_wherever_it_is_cut(piece_chars: int) -> None:
+    text = "one box    another box   and more     boxes  " * 20
+    pieces = ["".join(run.text for run in block.runs) for block in typed_blocks(text, piece_chars)]
+    assert "".join(pieces) == text
+    assert len(pieces) > 10
+    assert [piece for piece in pieces if piece.startswith(" ")] == []

@@ -42,4 +42,16 @@ def _piece_end(text: str, start: int, piece_chars: int) -> int | None:
         return None
     if last_line > start:
         return last_line
-    return text.rfind(" ", start + 1, stop) + 1 or stop
+    return _last_word_begin(text, start, stop) or stop
+
+
+def _last_word_begin(text: str, start: int, stop: int) -> int:
+    """Where the last word before `stop` begins that follows a gap; 0 if there is none.
+
+    All of a gap stays in the piece before: at the end of a line it does not show, at the beginning it would.
+    """
+    begin = text.rfind(" ", start + 1, stop) + 1
+    if begin and text[begin] == " ":  # the gap is longer
+        word_end = start + len(text[start:begin].rstrip(" "))
+        begin = text.rfind(" ", start + 1, word_end) + 1
+    return begin
