@@ -3,6 +3,19 @@
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """What a step would have taken without guesses.
+
+    Attributes:
+        token_ms: If it only decodes.
+        beside_ms: For what else was computed in it, prompts of other chats.
+    """
+
+    token_ms: float = 0.0
+    beside_ms: float = 0.0
+
+
 @dataclass(slots=True)
 class GuessCount:
     """What guessing did for one reply.
@@ -19,11 +32,11 @@ class GuessCount:
     num_steps: int = 0
     plain_ms: float = 0.0
 
-    def note_step(self, num_drafted: int, plain_ms: float) -> None:
-        """Count a step that verified so many guesses, perhaps none."""
+    def note_step(self, num_drafted: int, num_tokens: int, plain: PlainStep) -> None:
+        """Count a step that verified so many guesses, perhaps none, and brought so many tokens."""
         self.num_drafted += num_drafted
         self.num_steps += num_drafted > 0
-        self.plain_ms += plain_ms
+        self.plain_ms += plain.token_ms * num_tokens + plain.beside_ms
 
     def plain_token_ms(self, num_tokens: int) -> float | None:
         """What each of the reply's tokens would have taken; None if nothing was guessed."""

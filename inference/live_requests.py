@@ -19,6 +19,7 @@ from torch import Tensor
 
 from inference.engine_loading import EngineParts
 from inference.errors import ComputeError, ContextOverflowError, EngineError
+from inference.guess_count import PlainStep
 from inference.model.step import Chunk
 from inference.prompt_ids import make_prompt
 from inference.reply import Reply
@@ -149,10 +150,11 @@ class LiveRequests:
         num_rows = sum(chunk.num_rows for chunk in chunks)
         if parts.pace is not None:
             parts.pace.record(num_rows, self._clock() - began)
-        plain_ms = parts.speculator.plain_ms(sum(chunk.needs_logits for chunk in chunks))
+        took_ms = (time.perf_counter() - planned) * 1000
+        plain = self._plain_step(chunks, took_ms)
         rows = iter(torch.split(logits[:, : parts.vocab_size], _logit_rows(chunks)))
         outputs = [
-            self._sample(chunk, next(rows), began, plain_ms)
+            self._sample(chunk, next(rows), began, plain)
             if chunk.needs_logits
             else self._live[chunk.sequence.request_id].reply.prefilled(began, self._clock())
             for chunk in chunks
@@ -215,13 +217,24 @@ class LiveRequests:
             ]
         )
 
+    def _plain_step(self, chunks: list[ScheduledChunk], took_ms: float) -> PlainStep:
+        """What the step would have taken without guesses: prompts that are read in it are no fault of theirs."""
+        guesses = self._parts.speculator
+        num_sequences = sum(chunk.needs_logits for chunk in chunks)
+        token_ms = guesses.plain_ms(num_sequences)
+        if all(chunk.num_tokens == 1 for chunk in chunks):
+            return PlainStep(token_ms)
+        num_guesses = sum(len(chunk.draft) for chunk in chunks)
+        step_ms = took_ms - guesses.guesses_ms(num_sequences, num_guesses)
+        return PlainStep(token_ms, max(0.0, step_ms - token_ms))
+
     def _sample(
-        self, chunk: ScheduledChunk, logits: Tensor, began: float, plain_ms: float
+        self, chunk: ScheduledChunk, logits: Tensor, began: float, plain: PlainStep
     ) -> StepOutput:
         request_id, draft = chunk.sequence.request_id, chunk.draft
         try:
             output = self._live[request_id].reply.sample(
-                logits, began, self._clock, draft=draft, plain_ms=plain_ms
+                logits, began, self._clock, draft=draft, plain=plain
             )
         except ComputeError as error:
             return self.end(request_id, "error", error=error, keep=False)

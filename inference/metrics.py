@@ -135,7 +135,7 @@ class GuessStats:
 
     @property
     def drafted_tokens(self) -> int:
-        """Guessed and verified."""
+        """Guessed and verified, up to the first wrong one of each step."""
         return sum(verified for verified, _ in self.by_position)
 
     @property

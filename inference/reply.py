@@ -14,7 +14,7 @@ from itertools import zip_longest
 from torch import Tensor
 
 from inference.errors import EngineError
-from inference.guess_count import GuessCount
+from inference.guess_count import GuessCount, PlainStep
 from inference.metrics import RequestMetrics, ReuseStop
 from inference.request import FinishReason, PromptPart, StepOutput
 from inference.sampling import Sampler
@@ -23,6 +23,8 @@ from inference.text.detokenizer import StreamDetokenizer
 from inference.text.emoji import EmojiFilter
 from inference.text.stop_strings import StopStringFilter
 from inference.text.tokenizer import Tokenizer
+
+NO_GUESSES = PlainStep()
 
 
 class Reply:
@@ -100,7 +102,7 @@ class Reply:
         clock: Callable[[], float],
         *,
         draft: SequenceOf[int] = (),
-        plain_ms: float = 0.0,
+        plain: PlainStep = NO_GUESSES,
     ) -> StepOutput:
         """Choose the next tokens and say what they add: one, and one more for each right guess before it.
 
@@ -114,7 +116,7 @@ class Reply:
             began: When the step began.
             clock: Tells when the tokens are there.
             draft: The guesses that were computed.
-            plain_ms: What the step would have taken without guesses, of any sequence.
+            plain: What the step would have taken without guesses, of any sequence.
 
         Raises:
             ComputeError: The logits are not numbers.
@@ -141,7 +143,7 @@ class Reply:
             self._prefill_s += now - began
         self._last_token = now
         self._num_sampled += len(token_ids)
-        self._guesses.note_step(len(draft), plain_ms * len(token_ids))
+        self._guesses.note_step(len(draft), len(token_ids), plain)
         return self._output(now, text="".join(texts), reason=reason, token_ids=tuple(token_ids))
 
     def end(

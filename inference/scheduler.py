@@ -10,7 +10,7 @@ one token each; then those in the middle of a prompt; then new ones, first come,
       num_computed        9           so this one decodes: 1 token is pending
 
 A decoding sequence may have a *draft*, guessed tokens that are computed behind its last one if budget and
-blocks are left for them: nobody is put back for a guess. What of it becomes part of the reply is noted by
+blocks are left for them, by prompts too: nobody is put back or kept out for a guess. What of it becomes part of the reply is noted by
 `accept`; values of the rest lie behind `num_computed`, where the next step writes over them.
 
 If blocks run out, the youngest running sequence gives all of its own back and waits at the head of
@@ -163,9 +163,9 @@ class Scheduler:
         decoding = [s for s in self._running.values() if s.num_pending == 1]
         prefilling = [s for s in self._running.values() if s.num_pending > 1]
         self._continue_each(decoding, step)
-        self._add_drafts(decoding, step)
         self._continue_each(prefilling, step)
         self._admit(step)
+        self._add_drafts(decoding, step)
         self._is_stuck = not step.chunks
         return list(step.chunks.values())
 
@@ -178,8 +178,13 @@ class Scheduler:
             self._note_computed(chunk.sequence, chunk.start + chunk.num_tokens)
 
     def accept(self, sequence: Sequence) -> None:
-        """Note that of a draft all was computed that is part of the sequence now, but its last token."""
+        """Note that of a draft all was computed that is part of the sequence now, but its last token.
+
+        Blocks that were only for the rest of it are free again.
+        """
         self._note_computed(sequence, len(sequence.token_ids) - 1)
+        if self._running.get(sequence.request_id) is sequence:
+            self._kv.shrink(sequence.block_table, len(sequence.token_ids))
 
     def drain_loads(self) -> bool:
         """Release blocks of removed sequences whose loads have ended; whether others have not."""

@@ -153,6 +153,16 @@ class KvCacheManager:
         block_table += taken
         return True
 
+    def shrink(self, block_table: list[int], num_tokens: int) -> None:
+        """Give back what a table has beyond the slots of so many tokens; nothing of that is named.
+
+        Args:
+            block_table: Changed in place.
+            num_tokens: Of the whole sequence.
+        """
+        while len(block_table) > self.blocks_for(num_tokens):
+            self._pool.release(block_table.pop())
+
     def publish(
         self,
         block_table: Sequence[int],

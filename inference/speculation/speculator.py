@@ -129,13 +129,13 @@ class Speculator:
         Args:
             decoding: Those with one token pending, and the most tokens that may be guessed for each.
         """
+        self._asked.clear()
+        self._by_model.clear()
+        self._num_new.clear()
         for sequence, _ in decoding:
             sequence.draft = ()
         if not self.is_on or not decoding:
             return
-        self._asked.clear()
-        self._by_model.clear()
-        self._num_new.clear()
         texts = [self._propose(sequence, room) for sequence, room in decoding]
         offers = [
             self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS))
@@ -200,6 +200,10 @@ class Speculator:
     def plain_ms(self, num_sequences: int) -> float:
         """What a step takes that decodes so many sequences and guesses nothing."""
         return self._costs.ms(max(1, num_sequences))
+
+    def guesses_ms(self, num_sequences: int, num_guesses: int) -> float:
+        """What so many guesses add to a step."""
+        return self._costs.ms(max(1, num_sequences) + num_guesses) - self.plain_ms(num_sequences)
 
     def stats(self) -> GuessStats:
         """What came of it so far."""

@@ -78,13 +78,41 @@ def test_drafts_take_the_budget_that_all_decoding_ones_leave():
     assert drafts(scheduler.schedule()) == {1: (5, 6, 7, 8), 2: (5,), 3: ()}
 
 
-def test_prompts_get_what_drafts_leave():
+def test_drafts_get_what_prompts_leave():
     scheduler = make_scheduler(token_budget=8)
     (sequence,) = decoding(scheduler, [1, 2])
     sequence.draft = (5, 6, 7)
     add(scheduler, 2, list(range(50, 60)))
     chunks = scheduler.schedule()
-    assert [(c.sequence.request_id, c.num_rows) for c in chunks] == [(1, 4), (2, 4)]
+    assert [(c.sequence.request_id, c.num_rows) for c in chunks] == [(1, 1), (2, 7)]
+    sequence.append(901)
+    scheduler.commit(chunks)
+    sequence.draft = (5, 6, 7)
+    assert [(c.sequence.request_id, c.num_rows) for c in scheduler.schedule()] == [(1, 4), (2, 3)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_nobody_is_put_back_or_kept_out_for_guesses(has_begun):
+    scheduler = make_scheduler(num_blocks=8, token_budget=16)
+    (one,) = decoding(scheduler, [1])
+    other = None
+    for number in range(12):
+        if number == (0 if has_begun else 1):
+            other = add(scheduler, 2, list(range(100, 127)))  # with `one`, all blocks
+        one.draft = tuple(range(700, 716))
+        chunks = scheduler.schedule()
+        scheduler.commit(chunks)
+        for chunk in chunks:
+            if chunk.sequence is one and number < 2:
+                one.append(901 + number)
+                scheduler.accept(one)  # every guess was wrong
+        scheduler.check_integrity()
+        if other is not None and not other.num_pending:
+            break
+    assert other is not None
+    assert other.num_pending == 0
+    assert scheduler.preemptions == 0
+    assert number <= 3
 
 
 def test_draft_without_a_free_block_is_dropped_and_nobody_is_put_back():

@@ -210,6 +210,22 @@ def test_nobody_guesses_where_rows_are_dear():
     assert chosen(speculator, draft) == "nobody"
 
 
+def test_nothing_of_a_step_is_left_when_guessing_goes_off():
+    draft = FakeDraft()
+    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    speculator.plan([(sequence, 9)])
+    speculator.verified(sequence, sequence.draft, [900, 7], lambda: 0.7)
+    speculator.timed(3, 12.0)
+    times = speculator._draft_speed.times
+    speculator.set_guess("off")
+    for _ in range(50):
+        speculator.plan([(sequence, 9)])
+        speculator.verified(sequence, sequence.draft, [7], lambda: 0.7)
+        speculator.timed(1, 10.0)
+    assert speculator._draft_speed.times == times
+    assert len(speculator._num_new) == 1
+
+
 def test_draft_model_is_told_the_end_of_what_it_began_alone():
     draft = FakeDraft()
     speculator = with_draft(draft, guess="draft")
