@@ -176,7 +176,9 @@ def calibrate_guessing(parts: EngineParts) -> None:
     """Measure what steps take, once, if that is of use and nothing runs."""
     guesses = parts.speculator
     if guesses.is_on and not guesses.is_calibrated and not parts.scheduler.has_work:
+        num_threads = torch.get_num_threads()
         guesses.calibrate(measure_steps(parts.runner, parts.kv))
+        torch.set_num_threads(num_threads)  # a runner sets its own for each step
 
 
 def _make_model(loaded: LoadedModel, path: Path) -> LanguageModel:

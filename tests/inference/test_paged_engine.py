@@ -54,7 +54,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
 
 def engine_of(loaded: LoadedModel, *, block_size: int | None = None, **config: object) -> Engine:
     """An engine with blocks of the backend's own size."""
-    return Engine(make_parts(loaded, block_size=block_size, **config))
+    return Engine(make_parts(loaded, block_size=block_size, **{"guess": "off", **config}))
 
 
 def reply(engine: Engine, prompt: Sequence[int] = PROMPT, count: int = 12) -> list[StepOutput]:
