@@ -243,7 +243,8 @@ class LiveRequests:
             logger.error("a token could not be sampled", exc_info=error)
             return self.end(request_id, "error", error=failure_of(error), keep=False)
         self.totals.completion_tokens += len(output.token_ids)
-        self._parts.scheduler.accept(chunk.sequence)
+        if draft:  # else all is noted already
+            self._parts.scheduler.accept(chunk.sequence)
         taken = logits[: len(output.token_ids)]
         self._parts.speculator.verified(
             chunk.sequence, draft, output.token_ids, partial(_sureness, taken)
