@@ -70,6 +70,20 @@ def test_accept_names_only_what_was_taken(num_accepted):
     scheduler.check_integrity()
 
 
+def test_accept_passes_over_a_sequence_that_was_removed_meanwhile():
+    scheduler = make_scheduler()
+    sequence, other = decoding(scheduler, [1, 2, 3], [51, 52, 53])
+    sequence.draft = (7, 8)
+    scheduler.commit(scheduler.schedule())
+    scheduler.remove(sequence.request_id)
+    num_free = scheduler._kv.num_available
+    sequence.append(7)
+    scheduler.accept(sequence)
+    assert scheduler._kv.num_available == num_free
+    assert list(scheduler.running) == [other]
+    scheduler.check_integrity()
+
+
 def test_drafts_take_the_budget_that_all_decoding_ones_leave():
     scheduler = make_scheduler(token_budget=8)
     sequences = decoding(scheduler, [10, 11], [20, 21], [30, 31])
