@@ -117,7 +117,9 @@ class Residents:
         Returns:
             How many blocks and slots hold nothing now.
         """
-        return self._drop(self.owners.forget(owner))
+        num_dropped = self._drop(self.owners.forget(owner))
+        self._give_free_blocks_back()
+        return num_dropped
 
     def distrust(self, block_ids: Sequence[int]) -> None:
         """Let nobody find what used blocks hold, whoever uses it: it may be wrong."""
@@ -133,7 +135,7 @@ class Residents:
         num_slots = self.ram.clear()
         num_blocks = len(self.pool.clear_cached())
         self._evicted.clear()
-        self._discard(self.pool.free_blocks())  # what sequences left behind before, too
+        self._give_free_blocks_back()
         return num_blocks + num_slots
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
@@ -157,18 +159,14 @@ class Residents:
 
     def _drop(self, keys: Sequence[BlockHash]) -> int:
         """Let texts be found no more; how many blocks and slots hold nothing now."""
-        freed = []
-        num_slots = 0
+        num_blocks = num_slots = 0
         for key in keys:
             slot = self.ram.place_of(key)
             if slot is not None:
                 self.ram.drop(slot)
                 num_slots += 1
-            block_id = self.pool.forget(key)
-            if block_id is not None:
-                freed.append(block_id)
-        self._discard(freed)
-        return len(freed) + num_slots
+            num_blocks += self.pool.forget(key) is not None
+        return num_blocks + num_slots
 
     def _check_text(self, name: str, prefix: Prefix) -> None:
         if prefix.key != self.key(prefix.parent, prefix.token_ids):
@@ -215,6 +213,8 @@ class Residents:
         if is_evicted:
             self._evicted.note(key)
 
-    def _discard(self, block_ids: list[int]) -> None:
-        if block_ids and self.mover is not None:
-            self.mover.discard(block_ids)
+    def _give_free_blocks_back(self) -> None:
+        # Not only what was freed just now: parts that a longer text covered, wrong guesses and replies
+        # that failed left theirs in free blocks before.
+        if self.mover is not None:
+            self.mover.discard(self.pool.free_blocks())

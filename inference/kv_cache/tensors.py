@@ -215,7 +215,7 @@ class KvTensors:
         hold rows of several blocks: a page goes when the last of its blocks goes.
         """
         with self._touching:  # so that nobody begins to write into a neighbour meanwhile
-            runs = runs_of(block_ids)
+            runs = runs_of([block_id for block_id in block_ids if self._touched[block_id]])
             for first, count in runs:
                 self._touched[first : first + count] = bytes(count)
             for plane in self._planes:

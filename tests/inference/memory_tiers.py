@@ -127,8 +127,9 @@ class FakeMover:
         return ticket
 
     def discard(self, block_ids: Sequence[int]) -> None:
-        self.discarded += block_ids
-        for block_id in block_ids:
+        held = {block_id for block_id, _ in self.rows}
+        for block_id in sorted(held.intersection(block_ids)):
+            self.discarded.append(block_id)
             self.wipe(block_id)
 
     def wipe(self, block_id: int) -> None:

@@ -531,12 +531,26 @@ def test_forget_drops_what_only_this_chat_used_on_both_tiers():
     assert memory.kv.forget("one") == 2
     assert memory.slots() == {}
     assert sorted(memory.texts().values()) == [(0, 1, 2, 3), (4, 5, 6, 7), (60, 61)]
-    assert memory.mover.discarded == []
+    assert memory.mover.discarded == [3, 4]  # what was evicted to RAM had left its rows there
     assert memory.kv.forget("other") == 3
-    assert len(memory.mover.discarded) == 3
+    assert memory.mover.discarded == [3, 4, 0, 1, 2]
+    assert memory.mover.rows == {}
     assert memory.kv.counts() == BlockCounts(total=8, free=8, cached=0, used=0)
     assert len(memory.kv._residents.owners) == 0
     memory.kv.check_integrity([])
+
+
+def test_forget_leaves_nothing_in_a_block_whose_text_a_longer_one_covers():
+    memory = Memory()
+    memory.run(tokens(6), "one")
+    tail = memory.kv.held([0, 1], tokens(6), 6)[1].block_id
+    memory.kv.pin([tail])  # it is being saved, so the next turn has to copy it
+    memory.run(tokens(7), "one")
+    memory.kv.unpin([tail])
+    memory.run(tokens(8), "one")
+    assert memory.kv.counts() == BlockCounts(total=8, free=6, cached=2, used=0)
+    assert memory.kv.forget("one") == 2
+    assert memory.mover.rows == {}
 
 
 def test_forget_leaves_blocks_in_use_and_lets_nobody_find_them():
