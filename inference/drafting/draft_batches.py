@@ -18,7 +18,9 @@ import torch
 
 from inference.drafting.draft_mirror import Mirror
 from inference.drafting.draft_pace import DraftPace
+from inference.drafting.likely_ids import LikelyIds
 from inference.engine_loading import EngineParts
+from inference.model.base import ShortLogits
 from inference.model.step import Chunk
 from inference.request import RequestId
 from inference.scheduler import DEFAULT_MAX_RUNNING
@@ -52,6 +54,7 @@ class DraftBatches:
         self.pace = DraftPace()
         self.parts = parts
         self._vocab_size = vocab_size
+        self._likely = _likely_ids(parts)
         self._ids = itertools.count(1)
 
     def run(self, wanted: Wanted, least_sure: float) -> None:
@@ -68,6 +71,7 @@ class DraftBatches:
         if any(mirror.own is not None for mirror, _ in wanted):
             self.parts.memory.set_computing(True)
             with _same_threads():
+                self._choose_ids()
                 self._read()
                 self._guess(wanted, least_sure)
 
@@ -112,7 +116,10 @@ class DraftBatches:
     def _follow_one(self, mirror: Mirror) -> None:
         target = mirror.target
         num_seen = 0 if mirror.own is None else len(mirror.own.token_ids)
-        if max(target.token_ids[num_seen:], default=0) >= self._vocab_size:
+        new = target.token_ids[num_seen:]
+        if self._likely is not None:
+            self._likely.note(new)
+        if max(new, default=0) >= self._vocab_size:
             self.lose(mirror)  # the target chose an id that stands for nothing
         elif mirror.own is not None:
             mirror.follow()
@@ -135,6 +142,11 @@ class DraftBatches:
             if self.is_running(mirror) and mirror.own not in wanted:
                 self.put_down(mirror)
                 num_all -= 1
+
+    def _choose_ids(self) -> None:
+        runner = self.parts.runner
+        if self._likely is not None and isinstance(runner, ShortLogits):
+            runner.num_logits = self._likely.num_ids
 
     # ------------------------------------------------------------------ read
 
@@ -213,6 +225,13 @@ class DraftBatches:
         highest, next_ids = logits.max(dim=-1)
         probabilities = (highest - logits.logsumexp(dim=-1)).exp()
         return list(zip(next_ids.tolist(), probabilities.tolist(), strict=True))
+
+
+def _likely_ids(parts: EngineParts) -> LikelyIds | None:
+    runner = parts.runner
+    if not isinstance(runner, ShortLogits):
+        return None
+    return LikelyIds(runner.num_logits, unit=runner.logits_unit, share=runner.logits_share)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from inference.kernels.structures import ALL_STRUCTURES, Kv, Matrix, MatrixType,
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 1
+ABI_VERSION = 2
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop

@@ -169,7 +169,7 @@ class Step(ctypes.Structure):
         ("num_rows", c_int32),
         ("num_spans", c_int32),
         ("num_keep", c_int32),
-        ("reserved", c_int32),
+        ("num_logits", c_int32),
         ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),

@@ -7,7 +7,7 @@ bridge    `bridge`: any model that transformers knows        transformers
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -44,6 +44,21 @@ class Runner(Protocol):
         Returns:
             (number of tokens whose logits are wanted, V), float32, in the order of the tokens.
         """
+
+
+@runtime_checkable
+class ShortLogits(Protocol):
+    """A runner that can leave out the last logits, which saves the reading of their weights.
+
+    Attributes:
+        num_logits: How many first ones are computed; may be set, to a multiple of `logits_unit` or V.
+        logits_unit: See there.
+        logits_share: Of the weights that a step reads, those that make all V of them.
+    """
+
+    num_logits: int
+    logits_unit: int
+    logits_share: float
 
 
 class LanguageModel(Protocol):

@@ -129,6 +129,14 @@ class NativeModel:
         return self._weights.matrices[WeightKey("embedding")].data.nbytes
 
     @property
+    def logits_share(self) -> float:
+        """Of the weights that a step reads, those of the head."""
+        read = [
+            m.data.nbytes for key, m in self._weights.matrices.items() if key.role != "embedding"
+        ]
+        return self._weights.matrices[WeightKey("head")].data.nbytes / sum(read)
+
+    @property
     def structure(self) -> c.Model:
         """What the kernels read; valid as long as this model."""
         return self._model
@@ -140,6 +148,9 @@ class NativeRunner:
     Attributes:
         kv: The memory of the blocks.
         device: The CPU.
+        num_logits: How many first logits are computed, a multiple of `logits_unit` or all; may be set.
+        logits_unit: Rows of a panel.
+        logits_share: Of the weights that a step reads, those that make logits.
     """
 
     device = NativeModel.device
@@ -150,6 +161,9 @@ class NativeRunner:
         self._model = model
         self._kernels = kernels
         self._team = team
+        self.num_logits = model.vocab_size
+        self.logits_unit = kernels.panel_rows
+        self.logits_share = model.logits_share
         self._kv_layers = (c.KvLayer * len(kv.layers))(
             *(_kv_layer(kv, n) for n in range(len(kv.layers)))
         )
@@ -168,7 +182,7 @@ class NativeRunner:
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """See `Runner`."""
         step = lay_out(chunks, self.kv)
-        logits = torch.empty(len(step.keep), self._model.vocab_size)
+        logits = torch.empty(len(step.keep), self.num_logits)
         token_ids = np.array(step.token_ids, dtype=np.int32)
         positions = np.array(step.positions, dtype=np.int32)
         slots = np.array(step.slots, dtype=np.int64)
@@ -184,6 +198,7 @@ class NativeRunner:
             num_rows=len(token_ids),
             num_spans=len(spans),
             num_keep=len(keep),
+            num_logits=self.num_logits,
             token_ids=token_ids.ctypes.data,
             positions=positions.ctypes.data,
             slots=slots.ctypes.data,

@@ -42,6 +42,19 @@ class RecordingRunner:
         return [[(chunk.start, len(chunk.token_ids)) for chunk in call] for call in calls]
 
 
+class ShortRunner(RecordingRunner):
+    """One that can leave out the last logits."""
+
+    def __init__(self, inner: Runner, *, vocab_size: int) -> None:
+        super().__init__(inner)
+        self.num_logits = vocab_size
+        self.logits_unit = 4
+        self.logits_share = 0.3
+
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        return super().run(chunks)[:, : self.num_logits]
+
+
 class DraftUnderTest:
     """A draft model with the parts that it is made of."""
 

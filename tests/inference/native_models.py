@@ -258,16 +258,18 @@ def try_step(
     chunks: Sequence[Chunk],
     *,
     num_threads: int = 2,
+    num_logits: int = 0,
     cancel: c_int32 | None = None,
 ) -> Tensor | None:
     """Compute chunks as `ModelRunner.run` does; None if it was told to stop."""
     memory = Memory()
     step = lay_out(chunks, kv)
-    logits = torch.full((len(step.keep), model.spec.vocab_size), torch.nan)
+    logits = torch.full((len(step.keep), max(0, num_logits) or model.spec.vocab_size), torch.nan)
     structure = Step(
         num_rows=len(step.token_ids),
         num_spans=len(step.spans),
         num_keep=len(step.keep),
+        num_logits=num_logits,
         token_ids=memory.array(np.array(step.token_ids, dtype=np.int32)),
         positions=memory.array(np.array(step.positions, dtype=np.int32)),
         slots=memory.array(np.array(step.slots, dtype=np.int64)),

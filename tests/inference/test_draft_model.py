@@ -6,9 +6,12 @@ import random
 import pytest
 import torch
 
+from inference.drafting.draft_model import DraftModel
 from inference.drafting.draft_pace import DraftPace
-from tests.inference.draft_models import DraftUnderTest, make_sequence, opened_draft
-from tests.inference.tiny_engine import make_loaded
+from inference.request import RequestId
+from inference.sequence import Sequence as TokenSequence
+from tests.inference.draft_models import DraftUnderTest, ShortRunner, make_sequence, opened_draft
+from tests.inference.tiny_engine import make_loaded, make_parts
 
 P = 8
 
@@ -76,6 +79,22 @@ def test_guesses_stay_right_through_many_acceptances_and_rejections() -> None:
                 sequence.token_ids.append(dice.randint(4, 250))
             draft.model.check_integrity()
         assert len(sequence.token_ids) > 4 * P
+
+
+def test_ids_that_the_chat_can_do_without_are_not_looked_at_and_others_are() -> None:
+    parts = make_parts(make_loaded(), guess="off", ram_cache_bytes=0)
+    parts.runner = runner = ShortRunner(parts.runner, vocab_size=260)
+    model = DraftModel(parts, vocab_size=260)
+    sequence = TokenSequence(RequestId(1), "chat", list(range(4, 30)))
+    (guesses,) = model.propose([(sequence, 3)])
+    assert runner.num_logits == 32  # an eighth, in units of 4
+    assert len(guesses) == 3
+    assert max(guesses) < 32
+    sequence.token_ids += [200 + n for n in range(20)]
+    model.propose([(sequence, 3)])
+    assert runner.num_logits == 260
+    model.check_integrity()
+    model.close()
 
 
 def test_several_sequences_are_batched_and_guessed_as_alone() -> None:

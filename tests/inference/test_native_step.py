@@ -143,6 +143,30 @@ def test_rows_without_logits_change_nothing() -> None:
         assert all(torch.equal(other, first) for other in others)
 
 
+@pytest.mark.parametrize("num_logits", [16, 128, 256, 260])
+@pytest.mark.parametrize("kind", [MatrixType.F32, MatrixType.Q8_0])
+def test_the_first_logits_alone_are_the_same_bits(num_logits: int, kind: MatrixType) -> None:
+    spec = spec_of(make_variant("llama"))
+    spec = replace(spec, hidden_size=64, num_heads=8, mlp_size=96, logit_softcap=3.0)
+    model = random_model(spec, kind=kind)
+    kv = model.new_kv("fp16")
+    chunk = Chunk(PROMPT, 0, TABLE, needs_logits=True, needs_all_logits=True)
+    whole = run_step(model, kv, [chunk])
+    assert whole.shape[1] == 260
+    first = try_step(model, kv, [chunk], num_logits=num_logits)
+    assert first is not None
+    assert torch.equal(first, whole[:, :num_logits])
+
+
+@pytest.mark.parametrize("num_logits", [-16, 8, 250, 261, 272])
+def test_a_number_of_logits_that_cannot_be_is_refused(num_logits: int) -> None:
+    model = native_of(make_variant("llama"))
+    kv = model.new_kv("fp16")
+    chunk = Chunk([5], 0, [1], needs_logits=True)
+    with pytest.raises(KernelError):
+        try_step(model, kv, [chunk], num_logits=num_logits)
+
+
 def test_cancel_before_a_step_stops_it() -> None:
     model = native_of(make_variant("llama"))
     kv = model.new_kv("fp16")

@@ -76,6 +76,8 @@ bool is_valid(const qk_step &step, const qk_model &model, const qk_kv &kv) {
     return false;
   }
   if (step.num_keep < 0 || (step.num_keep > 0 && (!step.keep || !step.logits))) return false;
+  if (step.num_logits < 0 || step.num_logits > model.vocab_size) return false;
+  if (step.num_logits < model.vocab_size && step.num_logits % qk_panel_rows()) return false;
   int32_t row = 0;
   for (int32_t i = 0; i < step.num_spans; ++i) {
     if (!is_span(step.spans[i], row, kv) || step.spans[i].num_rows > step.num_rows - row) return false;

@@ -280,8 +280,10 @@ void Step::add_and_norm(const float *bias, const float *post_norm, const float *
 }
 
 void Step::find_logits() {
-  const int64_t size = model_.vocab_size;
-  const MatmulJob job = {&model_.head, step_.logits, size};
+  qk_matrix head = model_.head;
+  if (step_.num_logits) head.num_rows = step_.num_logits;
+  const int64_t size = head.num_rows;
+  const MatmulJob job = {&head, step_.logits, size};
   matmul_many(team_, isa_, &job, 1, hidden_inputs());
   if (model_.logit_scale == 1.0f && model_.logit_softcap == 0.0f) return;
   constexpr int64_t kPart = 8192;

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 1
+#define QK_ABI_VERSION 2
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -157,13 +157,13 @@ typedef struct {
   int32_t num_rows;           // T
   int32_t num_spans;
   int32_t num_keep;           // rows whose logits are wanted
-  int32_t reserved;
+  int32_t num_logits;         // L: only the first ones are computed, a multiple of the panel or all; 0: all
   const int32_t *token_ids;   // (T)
   const int32_t *positions;   // (T), each token's place in its own sequence
   const int64_t *slots;       // (T), where its keys and values go
   const qk_span *spans;
   const int32_t *keep;        // (num_keep), rising
-  float *logits;              // (num_keep, vocab_size)
+  float *logits;              // (num_keep, L)
   const volatile int32_t *cancel;  // may be null; not 0: stop soon
 } qk_step;
 
