@@ -13,7 +13,6 @@ Top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration". Min
 2024, "Turning Up the Heat".
 """
 
-import math
 import random
 import secrets
 from collections.abc import Sequence
@@ -23,14 +22,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from inference.config import MAX_SEED, SamplingParams
-from inference.errors import ComputeError, InvalidRequestError
+from inference.errors import InvalidRequestError
+from inference.likeliest import Floats, Ids, check_finite, likeliest
 
 MIN_TEMPERATURE = 1e-6
 """Below it, dividing would underflow; the draw is the argmax up to ties long before."""
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
 
 FIRST_CANDIDATES = 1024
 """How many of the likeliest are looked at before a whole vocabulary is sorted for top-p."""
@@ -69,6 +67,8 @@ class Sampler:
             self.seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
             self._random.seed(self.seed)
         self._penalties = _Penalties.of(params, prompt_token_ids, vocab_size)
+        is_ranked = not params.is_greedy and 0 < params.top_k < vocab_size
+        self._is_checked_while_ranked = is_ranked and self._penalties is None
 
     def sample(self, logits: Tensor) -> int:
         """Choose the next token and count it as part of the reply.
@@ -81,7 +81,8 @@ class Sampler:
         """
         assert logits.shape == (self._vocab_size,), f"{tuple(logits.shape)=}"
         values: Floats = logits.cpu().numpy()
-        _check_finite(values)
+        if not self._is_checked_while_ranked:
+            check_finite(values)
         if self._penalties is not None:
             values = self._penalties.apply(values)
         token_id = int(values.argmax()) if self._params.is_greedy else self._draw(values)
@@ -114,7 +115,7 @@ def candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:
     """
     temperature = max(params.temperature, MIN_TEMPERATURE)
     if 0 < params.top_k < len(logits):
-        token_ids, weights = _ranked(logits, _likeliest(logits, params.top_k), temperature)
+        token_ids, weights = _ranked(logits, likeliest(logits, params.top_k), temperature)
         token_ids, weights = token_ids[: params.top_k], weights[: params.top_k]
         return _cut(token_ids, weights, float(weights.sum()), params)
     with np.errstate(over="ignore"):  # what becomes -inf has no probability
@@ -122,39 +123,25 @@ def candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:
     if params.min_p == 0.0 and params.top_p == 1.0:
         return np.arange(len(logits)), rough.astype(np.float64)
     # Twice the share asked for would be wrong, half of it is not: _cut is exact on what remains.
-    chosen = rough >= params.min_p / 2 if params.min_p > 0 else _likeliest(logits, FIRST_CANDIDATES)
+    if params.min_p > 0:
+        chosen = np.flatnonzero(rough >= params.min_p / 2)
+    else:
+        chosen = likeliest(logits, FIRST_CANDIDATES)
     token_ids, weights = _ranked(logits, chosen, temperature)
     # Of those that are left out, the rough weights are good enough.
-    total = float(weights.sum() + rough[~chosen].sum(dtype=np.float64))
+    rough[chosen] = 0.0
+    total = float(weights.sum() + rough.sum(dtype=np.float64))
     if params.min_p == 0.0 and float(weights.sum()) < params.top_p * total:
-        token_ids, weights = _ranked(logits, np.ones_like(chosen), temperature)
+        token_ids, weights = _ranked(logits, np.arange(len(logits)), temperature)
     return _cut(token_ids, weights, total, params)
 
 
-def _likeliest(logits: Floats, count: int) -> npt.NDArray[np.bool_]:
-    """Mask of some tokens that include the `count` highest and all equals of the lowest of those.
-
-    The vocabulary is cut into more than `count` rows. The count-th highest of the rows' maxima is a
-    bound that at least `count` tokens reach, each in its own row, and that few others do. This is
-    several times faster than a partition of the whole vocabulary.
-    """
-    if count >= len(logits):
-        return np.ones(len(logits), dtype=np.bool_)
-    width = max(1, min(128, len(logits) // (4 * count)))
-    maxima = logits[: len(logits) // width * width].reshape(-1, width).max(axis=1)
-    mask: npt.NDArray[np.bool_] = logits >= np.partition(maxima, -count)[-count]
-    return mask
-
-
-def _ranked(
-    logits: Floats, chosen: npt.NDArray[np.bool_], temperature: float
-) -> tuple[Ids, Doubles]:
+def _ranked(logits: Floats, chosen: Ids, temperature: float) -> tuple[Ids, Doubles]:
     # Ids and weights of the chosen tokens, likeliest first; the first has weight 1.
-    token_ids = np.flatnonzero(chosen)
-    values = logits[token_ids].astype(np.float64)
+    values = logits[chosen].astype(np.float64)
     order = np.argsort(-values, kind="stable")
     values = values[order]
-    return token_ids[order], np.exp((values - values[0]) / temperature)
+    return chosen[order], np.exp((values - values[0]) / temperature)
 
 
 def _cut(
@@ -169,15 +156,6 @@ def _cut(
         enough = weights.cumsum().searchsorted(params.top_p * total)
         keep = min(keep, int(enough) + 1)
     return token_ids[:keep], weights[:keep]
-
-
-def _check_finite(logits: Floats) -> None:
-    # A NaN is both the highest and the lowest.
-    if not (math.isfinite(logits.max()) and math.isfinite(logits.min())):
-        raise ComputeError(
-            "The model computed values that are not numbers.",
-            hint="Its file may be damaged: download it again, or choose another model.",
-        )
 
 
 class _Penalties:

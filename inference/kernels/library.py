@@ -24,6 +24,7 @@ PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
 ABI_VERSION = 2
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
+NOT_FINITE = -4  # what `Kernels.likeliest` gives for logits that are not numbers
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -148,6 +149,27 @@ class Kernels:
         _check(status)
         return True
 
+    def likeliest(self, logits: int, size: int, count: int, ids: int, capacity: int) -> int:
+        """Find tokens that include the `count` highest of `size` logits and all equals of the lowest of those.
+
+        Args:
+            logits: float32.
+            size: V.
+            count: At least 1, below V.
+            ids: int32, where the tokens go, in their order.
+            capacity: How many there is room for; of others nothing is written.
+
+        Returns:
+            How many there are; `NOT_FINITE` if a logit is NaN or infinite.
+
+        Raises:
+            KernelError: A size that cannot be, or no memory.
+        """
+        found: int = self._library.qk_likeliest(logits, size, count, capacity, ids)
+        if found < 0 and found != NOT_FINITE:
+            _check(found)
+        return found
+
 
 def load_kernels() -> Kernels | None:
     """The kernels of this machine, the same each time; None if there are none (`why_no_kernels`)."""
@@ -241,6 +263,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_pack": (c_int32, [c_int32, c_int32, c_int32, address, c_int32, c_int32, address]),
         "qk_unpack_row": (c_int32, [matrix, c_int32, address]),
         "qk_matmul": (c_int32, [address, matrix, address, c_int32, c_int64, address, c_int64]),
+        "qk_likeliest": (c_int32, [address, c_int32, c_int32, c_int32, address]),
         "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
     }
     for name, (result, arguments) in functions.items():

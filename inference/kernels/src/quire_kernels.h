@@ -25,6 +25,7 @@ extern "C" {
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
+#define QK_ERROR_NUMBERS -4    // a number is NaN or infinite
 
 QK_API int32_t qk_abi_version(void);
 
@@ -173,6 +174,12 @@ QK_API int64_t qk_struct_bytes(int32_t index);
 
 // Compute a step: stores its keys and values, writes the logits. One call at a time per team.
 QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const qk_step *step);
+
+// ------------------------------------------------------------------ after a step
+
+// Tokens that include the `count` highest of `size` logits and all equals of the lowest of those, in order of ids.
+// Returns how many there are, of which the first `capacity` are written, or a QK_ERROR_*. 1 <= count < size.
+QK_API int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids);
 
 // ------------------------------------------------------------------ parts of a step, for tests and measurements
 
