@@ -27,7 +27,7 @@ class LiveReply:
         history: The visible path before the reply, oldest first.
         settings: The chat's own settings when it was asked for.
         as_plain_text: Made without a chat template, because the person chose so.
-        variant: Its number among several replies that were asked for at once, from 0.
+        variant: Its number among the replies to one question, from 0; of one asked for alone it is 0.
         key: The fingerprint of the model that makes it; None while it waits for one.
         metrics: What the engine said last.
         has_begun: Whether the engine has said anything of it.

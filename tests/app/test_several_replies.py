@@ -182,8 +182,8 @@ def test_replies_that_cannot_all_be_stored_are_not_asked_for(ready: Bench) -> No
     ("seed", "seeds"),
     [
         (None, [None, None, None]),
-        (41, [41, 42, 43]),
-        (MAX_SEED - 1, [MAX_SEED - 1, MAX_SEED, 0]),
+        (41, [42, 43, 44]),  # the first reply was made with 41
+        (MAX_SEED - 1, [MAX_SEED, 0, 1]),
     ],
 )
 def test_each_reply_has_a_seed_of_its_own(
@@ -194,6 +194,12 @@ def test_each_reply_has_a_seed_of_its_own(
     assert [command.params for command in generates(ready)] == [
         SamplingParams(seed=it, top_k=3) for it in seeds
     ]
+
+
+def test_a_reply_that_is_asked_for_alone_has_the_seed_that_was_set(ready: Bench) -> None:
+    ready.settings.change(sampling=SamplingParams(seed=41))
+    ask_for(ready, 1)
+    assert [command.params.seed for command in generates(ready)] == [41]
 
 
 def test_variant_keeps_all_but_the_seed() -> None:
