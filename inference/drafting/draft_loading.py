@@ -60,7 +60,9 @@ def load_draft_parts(
 
     num_threads = torch.get_num_threads()
     try:
-        return load_parts(path, _config_beside(target), on_progress, load=load_checked)
+        parts = load_parts(path, _config_beside(target), on_progress, load=load_checked)
+        target.memory.share_disk(parts.memory)
+        return parts
     except BaseException as error:
         _drop_locals(error)
         gc.collect()  # a model's modules refer to each other

@@ -142,6 +142,21 @@ def test_what_the_draft_model_read_is_there_after_a_restart(tmp_path):
     engine.close()
 
 
+def test_both_models_keep_one_account_of_the_disk(tmp_path):
+    engine = with_draft(cache_dir=str(tmp_path))
+    answer(engine, request())
+    assert engine.flush(WAIT_S)
+    draft = engine._parts.speculator.draft
+    assert draft is not None
+    memories = (engine._parts.memory, draft._batches.parts.memory)  # type: ignore[attr-defined]
+    used = {memory.tiers()[2].used_bytes for memory in memories}
+    pieces = sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
+    assert len(used) == 1
+    assert used.pop() > pieces > 0
+    assert draft.disk_written_bytes > 0  # type: ignore[attr-defined]
+    engine.close()
+
+
 def test_draft_model_that_cannot_be_opened_leaves_the_one_before(tmp_path):
     engine = with_draft()
     draft = engine._parts.speculator.draft

@@ -6,7 +6,7 @@ Only what has a name that we give is counted or removed; a link is removed and n
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import psutil
@@ -48,6 +48,16 @@ def scan_pieces(namespace_path: str, now: float) -> list[Entry]:
             used = min(status.st_mtime, now)
             found.append(Entry(entry.path, *parsed, status.st_size, used))
     return found
+
+
+def scan_namespace(namespace_path: str, now: float) -> list[Entry]:
+    """The pieces of a namespace that somebody owns; what nobody does is removed."""
+    # Files before journals: a piece that another process writes meanwhile has an owner by then.
+    found = scan_pieces(namespace_path, now)
+    owned = owned_tags(namespace_path)
+    return [
+        entry for entry in found if not (_is_orphan(entry, owned, now) and remove_file(entry.path))
+    ]
 
 
 def scan_chats(namespace_path: str, now: float) -> dict[str, int]:
@@ -122,6 +132,10 @@ def _chat_entries(namespace_path: str) -> Iterator[os.DirEntry[str]]:
     chats = os.path.join(namespace_path, names.CHATS)
     if not os.path.islink(chats):
         yield from entries(chats)
+
+
+def _is_orphan(entry: Entry, owned: Set[bytes], now: float) -> bool:
+    return entry.owner_tag not in owned and now - entry.used > ORPHAN_SECONDS
 
 
 def _remove_unfinished(entry: os.DirEntry[str], now: float) -> None:

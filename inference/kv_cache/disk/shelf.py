@@ -2,13 +2,16 @@
 
 One lock guards the bookkeeping. Files are removed, looked at and read outside of it, but for the few
 headers that `cover` may need. Another process may add and remove files at any time, and so may
-people: what is not there any more is a miss.
+people: what is not there any more is a miss. Shelves of one process that have the same root, of a model
+and of the smaller one that guesses for it, tell each other, as the budget is for the files of all.
 """
 
 import os
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from inference.kv_cache.disk import names
@@ -19,12 +22,10 @@ from inference.kv_cache.disk.index import Entry, PieceIndex
 from inference.kv_cache.disk.names import BlockText
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import (
-    ORPHAN_SECONDS,
     clear_all,
     namespace_paths,
-    owned_tags,
     scan_chats,
-    scan_pieces,
+    scan_namespace,
 )
 from inference.kv_cache.tiers import DiskSource, Piece
 
@@ -67,6 +68,12 @@ class Shelf:
         self._damaged: set[str] = set()
         self._misses: Counter[Miss] = Counter()
         self._written_bytes = 0
+        self._others: tuple[weakref.ref[Shelf], ...] = ()  # a new one each time, for other threads
+
+    def join(self, other: "Shelf") -> None:
+        """Keep account of each other's files from now on; both have the same root."""
+        self._others += (weakref.ref(other),)
+        other._others += (weakref.ref(self),)
 
     @property
     def budget_bytes(self) -> int:
@@ -89,7 +96,7 @@ class Shelf:
         pieces: list[Entry] = []
         small: dict[str, int] = {}
         for folder in namespace_paths(self._root):
-            pieces += _scan_namespace(folder, now)
+            pieces += scan_namespace(folder, now)
             small |= scan_chats(folder, now)
         with self._lock:
             self._index.clear()
@@ -181,6 +188,8 @@ class Shelf:
             self._going.difference_update(entry.path for entry in chosen)
             for entry in kept:
                 self._add(entry)
+        still_there = {entry.path for entry in kept}
+        self._tell_gone([entry.path for entry in chosen if entry.path not in still_there])
         return True
 
     def num_saved(self, block: BlockText, piece: Piece, used: float) -> int:
@@ -203,14 +212,17 @@ class Shelf:
             self._damaged.discard(entry.base_tag)
             self._add(entry)
             self._written_bytes += entry.size
+        self._tell_there([entry])
 
     def note_small(self, path: str, num_written: int) -> None:
         """A journal or a trail was written, with so many bytes."""
-        size = size_of(path)
+        size = size_of(path) or 0
         with self._lock:
-            self._small_bytes += (size or 0) - self._small.get(path, 0)
-            self._small[path] = size or 0
             self._written_bytes += num_written
+        for shelf in (self, *self._known()):
+            with shelf._lock:
+                shelf._small_bytes += size - shelf._small.get(path, 0)
+                shelf._small[path] = size
 
     def live_tags(self) -> set[bytes]:
         """Owner tags of all pieces."""
@@ -227,17 +239,38 @@ class Shelf:
             for entry in forgotten.kept:
                 self._add(entry)
                 self._written_bytes += entry.size
+        self._tell_gone(forgotten.paths)
+        self._tell_there(forgotten.kept)
         return forgotten.num_bytes
 
     def clear(self) -> int:
         """Remove everything; bytes freed."""
         freed = clear_all(Path(self._root))
-        with self._lock:
-            self._index.clear()
-            self._small.clear()
-            self._small_bytes = 0
-            self._damaged.clear()
+        for shelf in (self, *self._known()):
+            with shelf._lock:
+                shelf._index.clear()
+                shelf._small.clear()
+                shelf._small_bytes = 0
+                shelf._damaged.clear()
         return freed
+
+    def _known(self) -> list["Shelf"]:
+        return [shelf for reference in self._others if (shelf := reference()) is not None]
+
+    def _tell_there(self, entries: Collection[Entry]) -> None:
+        """Files were written, as the others should know."""
+        for other in self._known():
+            with other._lock:
+                for entry in entries:
+                    other._add(replace(entry))  # each notes for itself when it was used
+
+    def _tell_gone(self, paths: Collection[str]) -> None:
+        """Files were removed, as the others should know."""
+        for other in self._known():
+            with other._lock:
+                for path in paths:
+                    other._index.remove(path)
+                    other._small_bytes -= other._small.pop(path, 0)
 
     def _cover(self, block: BlockText) -> tuple[tuple[DiskSource, Entry], ...]:
         found = self._index.cover(block)
@@ -298,16 +331,3 @@ class Shelf:
 
 def _reach(found: tuple[tuple[DiskSource, Entry], ...]) -> int:
     return found[-1][0].end if found else 0
-
-
-def _scan_namespace(folder: str, now: float) -> list[Entry]:
-    # Files before journals: a piece that another process writes meanwhile has an owner by then.
-    found = scan_pieces(folder, now)
-    owned = owned_tags(folder)
-    return [
-        entry for entry in found if not (_is_orphan(entry, owned, now) and remove_file(entry.path))
-    ]
-
-
-def _is_orphan(entry: Entry, owned: Set[bytes], now: float) -> bool:
-    return entry.owner_tag not in owned and now - entry.used > ORPHAN_SECONDS

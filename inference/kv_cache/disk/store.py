@@ -105,6 +105,10 @@ class DiskStore:
         self._is_open = False
         self._last_use = float("-inf")  # of what was read last
 
+    def join(self, other: "DiskStore") -> None:
+        """Keep account of another store's files of this process, which has the same root, and the other way."""
+        self._shelf.join(other._shelf)
+
     def open(self) -> None:
         """Make the folders, find out what is there, and remove what is of no use.
 
