@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def chat(number: int) -> range:
 
 
 def joined(
-    tmp_path, *, budget: int = 10**9, clock: Clock | None = None
+    tmp_path: Path, *, budget: int = 10**9, clock: Clock | None = None
 ) -> tuple[DiskStore, DiskStore]:
     clock = clock or Clock(1_000_000.0)
     one = make_store(tmp_path, budget=budget, clock=clock)
@@ -25,7 +26,7 @@ def joined(
     return one, other
 
 
-def check_counts(tmp_path, *stores: DiskStore) -> None:
+def check_counts(tmp_path: Path, *stores: DiskStore) -> None:
     real = used_bytes(tmp_path)
     assert [store.stats().used_bytes for store in stores] == [real] * len(stores)
 

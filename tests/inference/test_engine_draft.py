@@ -153,7 +153,7 @@ def test_both_models_keep_one_account_of_the_disk(tmp_path):
     pieces = sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
     assert len(used) == 1
     assert used.pop() > pieces > 0
-    assert draft.disk_written_bytes > 0  # type: ignore[attr-defined]
+    assert draft.disk_written_bytes > 0
     engine.close()
 
 
