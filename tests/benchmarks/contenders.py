@@ -47,8 +47,13 @@ class Quire:
     def __init__(
         self, path: Path, *, threads: int, dtype: DtypeName, context_tokens: int | None
     ) -> None:
+        # Nothing is guessed ahead, by any contender: greedy replies to random prompts repeat themselves.
         config = EngineConfig(
-            device="cpu", dtype=dtype, num_threads=threads, context_tokens=context_tokens
+            device="cpu",
+            dtype=dtype,
+            num_threads=threads,
+            context_tokens=context_tokens,
+            guess="off",
         )
         self._engine = Engine.load(path, config)
         self.info = self._engine.info
