@@ -2,8 +2,9 @@
 
 All contenders take turns in one process, with the same threads and the same prompts, each prompt
 new to all of them. Rates are medians over the rounds; a ratio is the median of the rounds' ratios,
-so that a slow moment of the machine, which hits all, does not count. With OMP_WAIT_POLICY=PASSIVE in
-the environment, as the program sets it, waiting threads sleep: beside other work all are faster so.
+so that a slow moment of the machine, which hits all, does not count. OMP_WAIT_POLICY is best left unset: with
+PASSIVE a llama.cpp that was built with OpenMP decodes at a quarter of its speed, and with ACTIVE its threads
+take the cores from the others after their turn.
 
     llama.cpp runs with flash attention and without: neither is always the faster one.
 
