@@ -12,8 +12,10 @@ The keys and values of this step are in the blocks already when a backend is cal
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
@@ -101,17 +103,19 @@ def extents_of(block_table: Sequence[int], block_size: int, num_tokens: int) -> 
         block_size: P.
         num_tokens: At most len(block_table) * P.
     """
-    extents: list[Extent] = []
-    remaining = num_tokens
-    for block_id in block_table:
-        if remaining <= 0:
-            break
-        first_slot, num_slots = block_id * block_size, min(block_size, remaining)
-        remaining -= num_slots
-        if extents and extents[-1].first_slot + extents[-1].num_slots == first_slot:
-            extents[-1] = Extent(extents[-1].first_slot, extents[-1].num_slots + num_slots)
-        else:
-            extents.append(Extent(first_slot, num_slots))
+    if num_tokens <= 0:
+        return ()
+    num_blocks = -(-num_tokens // block_size)
+    table = list(block_table[:num_blocks])
+    if table == list(range(table[0], table[0] + num_blocks)):  # the usual case, and told fast
+        return (Extent(table[0] * block_size, num_tokens),)
+    cuts = (np.flatnonzero(np.diff(table) != 1) + 1).tolist()
+    extents = [
+        Extent(table[first] * block_size, (end - first) * block_size)
+        for first, end in pairwise([0, *cuts, num_blocks])
+    ]
+    first_slot, num_slots = extents[-1]
+    extents[-1] = Extent(first_slot, num_slots - num_blocks * block_size + num_tokens)
     return tuple(extents)
 
 

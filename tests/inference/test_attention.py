@@ -1,6 +1,8 @@
 """Blocks against the reference, and the parts that attention is put together from."""
 
 import itertools
+import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -29,6 +31,24 @@ def test_extents_of_consecutive_blocks_are_one_run() -> None:
 
 def test_extents_of_more_blocks_than_tokens_end_at_the_last_token() -> None:
     assert extents_of([7, 1], 8, 3) == (Extent(56, 3),)
+
+
+def test_extents_of_nothing_are_none() -> None:
+    assert extents_of([7, 1], 8, 0) == ()
+    assert extents_of([], 8, 0) == ()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 8, 9, 16, 80, 81, 399, 400])
+def test_extents_hold_the_slots_of_all_tokens_in_order(num_tokens: int) -> None:
+    dice = random.Random(num_tokens)
+    for table in ([*range(20, 70)], dice.sample(range(60), 50), [*range(30, 55), *range(5, 30)]):
+        slots = [table[token // 8] * 8 + token % 8 for token in range(num_tokens)]
+        extents = extents_of(table, 8, num_tokens)
+        assert [s for first, count in extents for s in range(first, first + count)] == slots
+        joined = [
+            one.first_slot + one.num_slots != two.first_slot for one, two in pairwise(extents)
+        ]
+        assert all(joined)
 
 
 def test_cut_extents_takes_the_tokens_asked_for() -> None:
