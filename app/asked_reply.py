@@ -5,7 +5,7 @@ import time
 from app.asked_chat import AskedChat
 from app.breaking_off import Interrupts
 from app.chat_prompt import ChatPrompt
-from app.cli import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_OK, complain, write_out
+from app.cli import EXIT_INTERRUPTED, EXIT_OK, complain, output_exit_code, write_out
 from app.context_room import Shortened, shortened, whole
 from app.engine_like import EngineLike
 from app.failures import failure_from
@@ -63,8 +63,8 @@ class AskedReply:
         except KeyboardInterrupt:
             self._end("aborted", self._live.metrics)
             return EXIT_INTERRUPTED
-        except BrokenPipeError:
-            return EXIT_BROKEN_PIPE
+        except BrokenPipeError as error:
+            return output_exit_code(error)
         except EngineError as error:
             self._end("error", self._live.metrics, error)
             raise

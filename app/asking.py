@@ -26,6 +26,7 @@ from app.cli import (
     BadInputError,
     complain,
     errors_name_options,
+    output_exit_code,
     sampling_from,
     write_out,
 )
@@ -245,8 +246,8 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     try:
         write_out(json.dumps(report, ensure_ascii=not is_unicode) + "\n")
-    except BrokenPipeError:
-        return EXIT_BROKEN_PIPE
+    except BrokenPipeError as error:
+        return output_exit_code(error)
     return EXIT_OK
 
 

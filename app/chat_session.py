@@ -310,6 +310,7 @@ class ChatSession:
         self._sending.close()
         self._is_closed = True
         self._shown.desk.abandon_all()
+        self._shown.desk.save_again()
         self._settings.flush()
         self._announcer.done(self._store.purge_deleted)
         self._store.close()

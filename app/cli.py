@@ -9,6 +9,7 @@ the output any more, 143 told to end. Each failure is one line on stderr, never 
 import argparse
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import sys
@@ -46,6 +47,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadInputError(f"{message} (--help lists the options)")
+
+
+class OutputFailedError(BrokenPipeError):
+    """Somebody wants the output, and it could not be written."""
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +252,7 @@ def write_out(text: str) -> None:
 
     Raises:
         BrokenPipeError: Nobody reads it; from then on output goes nowhere.
+        OutputFailedError: The same, where it could not be kept: the disk is full, say.
     """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
@@ -258,7 +264,18 @@ def write_out(text: str) -> None:
         # Else the interpreter would complain when it flushes at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise BrokenPipeError from error
+        # Windows says EINVAL of a pipe that nobody reads.
+        if isinstance(error, BrokenPipeError) or error.errno == errno.EINVAL:
+            raise BrokenPipeError from error
+        raise OutputFailedError(error.strerror or str(error)) from error
+
+
+def output_exit_code(error: BrokenPipeError) -> int:
+    """What to end with when output went nowhere; says so where that is not what the reader wanted."""
+    if not isinstance(error, OutputFailedError):
+        return EXIT_BROKEN_PIPE
+    complain(f"the reply could not be written to standard output: {error}. Free some space there.")
+    return EXIT_FAILED
 
 
 def exit_code_of(error: Exception) -> int:

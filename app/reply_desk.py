@@ -9,12 +9,13 @@ then, and a reply that follows it is not asked for before.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat_prompt import chat_prompt, system_prompt_of
 from app.context_room import most_prompt_tokens
 from app.conversation import Conversation, ConversationId, Message, MessageId
+from app.errors import StorageError
 from app.failures import NO_MODEL
 from app.live_reply import LiveReply
 from app.messages import (
@@ -26,7 +27,7 @@ from app.messages import (
     ReplyProgressed,
     StopReply,
 )
-from app.reply_variants import variant_of
+from app.reply_variants import new_variants, variant_of
 from app.reply_waits import why_waiting
 from app.session_changes import RepliesChanged, ReplyGrew, ReplyPrefilling, ReplyWaits
 from app.surroundings import Surroundings
@@ -70,6 +71,7 @@ class ReplyDesk:
         ] = {}  # of which the engine's last event is to come
         self._saved_at = -SAVE_SPACING_S
         self._kept_parts: tuple[Mapping[MessageId, PromptPart], str] | None = None
+        self._unsaved: dict[MessageId, Message] = {}  # what the store refused, as it is now
 
     def next_id(self) -> ReplyId:
         """A name for a reply, unique while the program runs."""
@@ -103,8 +105,19 @@ class ReplyDesk:
 
     def as_it_is(self, stored: Conversation) -> Conversation:
         """A chat from the store with all text that has come; what nobody makes any more was stopped."""
+        refused = [known for known in self._unsaved.values() if known.id in stored.messages]
+        self.save_again()
         stopped = [replace(message, status="stopped") for message in stored.unfinished()]
-        return self.caught_up(stored.with_messages(stopped))
+        return self.caught_up(stored.with_messages(stopped).with_messages(refused))
+
+    def save_again(self) -> None:
+        """Store what the store refused before, as soon as it can: its disk was full, say."""
+        for message in list(self._unsaved.values()):
+            try:
+                self._around.store.update_message(message)
+            except StorageError:
+                return  # that was told the first time
+            del self._unsaved[message.id]
 
     def chats(self) -> frozenset[ConversationId]:
         """The chats in which a reply is being made."""
@@ -173,6 +186,7 @@ class ReplyDesk:
 
     def note_stats(self, stats: EngineStats) -> None:
         """Tell if the shown reply waits, by the newest numbers of the engine."""
+        self.save_again()
         live = next((it for it in self._live.values() if self._is_shown(it.message_id)), None)
         if live is None:
             return
@@ -279,4 +293,17 @@ class ReplyDesk:
         self._announcer.notify(RepliesChanged())
 
     def _save(self, message: Message) -> None:
-        self._announcer.done(lambda: self._around.store.update_message(message))
+        if self._announcer.done(lambda: self._around.store.update_message(message)):
+            self._unsaved.pop(message.id, None)
+        else:
+            self._unsaved[message.id] = message
+
+    def variant_numbers(self, conversation: Conversation, replies: Sequence[Message]) -> list[int]:
+        """For each of several new replies to one question a number whose seed no other version has."""
+        if len(replies) == 1:
+            return [0]
+        versions = conversation.versions(replies[0].id)
+        metrics = [conversation.messages[version].metrics for version in versions]
+        seeds = {known.seed for known in metrics if known is not None}
+        params = conversation.settings.sampling or self._around.settings.value.sampling
+        return new_variants(params, seeds, len(replies))

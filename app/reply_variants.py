@@ -1,5 +1,7 @@
 """Several replies to one question: what makes them differ. Pure Python; any thread."""
 
+import itertools
+from collections.abc import Collection
 from dataclasses import replace
 
 from inference.config import MAX_SEED, SamplingParams
@@ -13,6 +15,16 @@ def variant_of(params: SamplingParams, number: int) -> SamplingParams:
     if params.seed is None or not number:
         return params
     return replace(params, seed=(params.seed + number) % (MAX_SEED + 1))
+
+
+def new_variants(
+    params: SamplingParams, used_seeds: Collection[int | None], count: int
+) -> list[int]:
+    """The first numbers for `variant_of` with seeds that no reply to the same question was made with."""
+    if params.seed is None:
+        return list(range(count))
+    numbers = (n for n in itertools.count() if variant_of(params, n).seed not in used_seeds)
+    return list(itertools.islice(numbers, count))
 
 
 def why_alike(params: SamplingParams) -> str:

@@ -301,10 +301,8 @@ class ShownChat:
         conversation = self._conversation.with_messages(replies)
         conversation = self._conversation = replace(conversation, leaf_id=replies[0].id)
         self._announcer.notify(ReplyStarted(replies[0]))
-        # Of several none should say again what is there; with a fixed seed that needs other numbers.
-        num_before = len(conversation.versions(replies[0].id)) - len(replies)
-        first = num_before if len(replies) > 1 else 0
-        for number, reply in enumerate(replies, start=first):
+        numbers = self.desk.variant_numbers(conversation, replies)
+        for number, reply in zip(numbers, replies, strict=True):
             self.desk.start(reply, conversation, as_plain_text=self.is_plain_text, variant=number)
 
     def _is_shown(self, message_id: MessageId) -> bool:

@@ -24,20 +24,24 @@ class GuessCount:
         num_drafted: Tokens guessed and verified.
         num_accepted: Of these, part of the reply.
         num_steps: Steps that verified some.
-        plain_ms: What the reply's tokens would have taken without.
+        num_tokens: Of the reply, after its first.
+        plain_ms: What these would have taken without.
     """
 
     num_drafted: int = 0
     num_accepted: int = 0
     num_steps: int = 0
+    num_tokens: int = 0
     plain_ms: float = 0.0
 
     def note_step(self, num_drafted: int, num_tokens: int, plain: PlainStep) -> None:
-        """Count a step that verified so many guesses, perhaps none, and brought so many tokens."""
+        """Count a step that verified so many guesses, perhaps none, and brought so many tokens, not the first."""
         self.num_drafted += num_drafted
         self.num_steps += num_drafted > 0
+        self.num_tokens += num_tokens
         self.plain_ms += plain.token_ms * num_tokens + plain.beside_ms
 
-    def plain_token_ms(self, num_tokens: int) -> float | None:
+    def plain_token_ms(self) -> float | None:
         """What each of the reply's tokens would have taken; None if nothing was guessed."""
-        return self.plain_ms / num_tokens if self.num_drafted and self.plain_ms > 0 else None
+        is_known = self.num_drafted > 0 and self.num_tokens > 0 and self.plain_ms > 0
+        return self.plain_ms / self.num_tokens if is_known else None

@@ -138,12 +138,14 @@ class Reply:
             if token_id != guess or reason is not None:
                 break
         now = clock()
-        if self._first_token is None:
+        is_first = self._first_token is None
+        if is_first:
             self._first_token = now
             self._prefill_s += now - began
         self._last_token = now
         self._num_sampled += len(token_ids)
-        self._guesses.note_step(len(draft), len(token_ids), plain)
+        if not is_first:  # what comes before decoding says nothing of its speed
+            self._guesses.note_step(len(draft), len(token_ids), plain)
         return self._output(now, text="".join(texts), reason=reason, token_ids=tuple(token_ids))
 
     def end(
@@ -174,7 +176,7 @@ class Reply:
             drafted_tokens=self._guesses.num_drafted,
             accepted_tokens=self._guesses.num_accepted,
             verify_steps=self._guesses.num_steps,
-            plain_token_ms=self._guesses.plain_token_ms(self._num_sampled),
+            plain_token_ms=self._guesses.plain_token_ms(),
         )
 
     def _read(self, token_id: int, num_sampled: int) -> tuple[str, FinishReason | None]:

@@ -157,7 +157,9 @@ def _map_file(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelFileError(
-            path, f"The file cannot be read: {error.strerror or error}.", hint=""
+            path,
+            f"The file cannot be read: {error.strerror or error}.",
+            hint="Check where it is and whether you may read it, or choose another model.",
         ) from error
 
 

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -272,6 +273,25 @@ def test_reader_that_leaves_after_the_last_word_has_the_whole_reply_kept(asker: 
         assert asker.ask("x", "--conversation", "c") == 141
     (reply,) = asker.replies("c")
     assert (reply.content, reply.status) == ("Hi you", "complete")
+
+
+@pytest.mark.parametrize("options", [["--conversation", "c"], ["--json"]])
+def test_output_that_cannot_be_written_is_told_and_the_reply_kept(
+    asker: Asker, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    class FullDisk(GonePipe):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with contextlib.redirect_stdout(FullDisk()):
+        assert asker.ask("x", *options) == 1
+    assert capsys.readouterr().err == (
+        "quire: the reply could not be written to standard output: No space left on device. "
+        "Free some space there.\n"
+    )
+    if "--json" not in options:
+        (reply,) = asker.replies("c")
+        assert (reply.content, reply.status) == ("Hi", "stopped")
 
 
 def test_reply_is_saved_with_its_ids_at_once_and_then_each_second(

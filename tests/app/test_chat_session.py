@@ -717,6 +717,47 @@ def test_reply_that_cannot_be_stored_goes_on_in_the_window(ready: Bench) -> None
     assert len(ready.last.content) == 100_000
 
 
+def make_room(bench: Bench) -> None:
+    bench.store._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+
+
+@pytest.mark.parametrize("has_room_again", [False, True])
+def test_reply_that_could_not_be_stored_is_there_after_another_chat_was_shown(
+    ready: Bench, has_room_again: bool
+) -> None:
+    ready.session.send("a")
+    make_full(ready)
+    ready.says("x" * 100_000)
+    ready.ends()
+    chat = ready.chat
+    if has_room_again:
+        make_room(ready)
+    ready.session.new_chat()
+    ready.session.open_chat(chat.id)
+    assert (len(ready.last.content), ready.last.status) == (100_000, "complete")
+
+
+def test_reply_that_could_not_be_stored_is_stored_when_there_is_room_again(ready: Bench) -> None:
+    ready.session.send("a")
+    make_full(ready)
+    ready.says("x" * 100_000)
+    ready.ends()
+    chat = ready.chat
+
+    def stored() -> int:
+        conversation = ready.store.load(chat.id)
+        assert conversation is not None
+        return len(conversation.messages[MessageId(2)].content)
+
+    ready.take()
+    ready.session.handle_event(StatsSampled(EngineStats(), 1, 2))
+    assert stored() < 100_000
+    assert not [change for change in ready.take() if isinstance(change, StorageFailed)]
+    make_room(ready)
+    ready.session.handle_event(StatsSampled(EngineStats(), 1, 2))
+    assert stored() == 100_000
+
+
 def test_reply_whose_place_cannot_be_stored_is_not_asked_for(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,13 +119,14 @@ def test_bad_model_is_one_line_and_code_2(
 def test_model_that_cannot_be_looked_at_is_one_line_and_code_2(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    hint = "Check where it is and whether you may read it, or choose another model."
     for model in ("a" * 300, "~no such person/m.gguf"):
         assert main(["ask", "x", "--model", model]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err == (
-        f"quire: {'a' * 300}: The file cannot be read: File name too long.\n"
-        "quire: m.gguf: The file cannot be read: No such file or directory.\n"
+        f"quire: {'a' * 300}: The file cannot be read: File name too long. {hint}\n"
+        f"quire: m.gguf: The file cannot be read: No such file or directory. {hint}\n"
     )
 
 

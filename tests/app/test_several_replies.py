@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,8 +183,8 @@ def test_replies_that_cannot_all_be_stored_are_not_asked_for(ready: Bench) -> No
     ("seed", "seeds"),
     [
         (None, [None, None, None]),
-        (41, [42, 43, 44]),  # the first reply was made with 41
-        (MAX_SEED - 1, [MAX_SEED, 0, 1]),
+        (41, [41, 42, 43]),
+        (MAX_SEED - 1, [MAX_SEED - 1, MAX_SEED, 0]),
     ],
 )
 def test_each_reply_has_a_seed_of_its_own(
@@ -194,6 +195,21 @@ def test_each_reply_has_a_seed_of_its_own(
     assert [command.params for command in generates(ready)] == [
         SamplingParams(seed=it, top_k=3) for it in seeds
     ]
+
+
+def test_none_of_several_has_the_seed_of_a_version_that_is_there(ready: Bench) -> None:
+    ready.settings.change(sampling=SamplingParams(seed=6))
+    ready.turn("a", "b", metrics=replace(METRICS, seed=7))
+    ready.posted.clear()
+    ready.session.regenerate(MessageId(2), 3)
+    assert [command.params.seed for command in generates(ready)] == [6, 8, 9]
+    for command, seed in zip(generates(ready), (6, 8, 9), strict=True):
+        ready.session.handle_event(
+            ReplyEnded(command.reply_id, "stop", replace(METRICS, seed=seed), None, (7, 8))
+        )
+    ready.posted.clear()
+    ready.session.regenerate(MessageId(2), 2)
+    assert [command.params.seed for command in generates(ready)] == [10, 11]
 
 
 def test_a_reply_that_is_asked_for_alone_has_the_seed_that_was_set(ready: Bench) -> None:

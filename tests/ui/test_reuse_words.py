@@ -72,8 +72,8 @@ def test_reused_text_says_how_many_and_from_where(
             "Read again from message 2, because it was read with another precision of the memory",
         ),
         ("no_room", 1, "Read again from message 1, because it could not be kept on disk"),
-        ("not_kept", 0, "Read again from the start, because it is no longer kept"),
-        ("not_kept", 3, "Read again from message 3, because it is no longer kept"),
+        ("not_kept", 0, "Read again from the start, because it is not kept"),
+        ("not_kept", 3, "Read again from message 3, because it is not kept"),
     ],
 )
 def test_stop_text_says_where_and_why(stop: ReuseStop | None, place: int | None, text: str) -> None:

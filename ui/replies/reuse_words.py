@@ -15,7 +15,7 @@ _BECAUSE: dict[ReuseStop, str] = {
     "other_computing": "because it was computed in another way",
     "other_precision": "because it was read with another precision of the memory",
     "no_room": "because it could not be kept on disk",
-    "not_kept": "because it is no longer kept",
+    "not_kept": "because it is not kept",
 }
 
 # Where there is little room. "{}" is "Message 2", or what all of it is called.
@@ -31,7 +31,7 @@ _SHORT: dict[ReuseStop, str] = {
     "other_computing": "Computed in another way",
     "other_precision": "Precision changed",
     "no_room": "Could not be kept on disk",
-    "not_kept": "No longer kept",
+    "not_kept": "Not kept",
 }
 
 
