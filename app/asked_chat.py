@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
+from app.prompting import title_from
 from app.storage import ConversationStore
 from inference.request import PromptPart
 
@@ -31,7 +32,8 @@ class AskedChat:
         )
         if title is not None:
             self._store = ConversationStore(database)
-            found = self._store.find_by_title(title)
+            # A chat of the window is called by its first message, cut where that is long.
+            found = self._store.find_by_title(title) or self._store.find_by_title(title_from(title))
             stored = self._store.load(found) if found is not None else None
             if stored is not None:
                 self._is_new = False

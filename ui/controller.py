@@ -151,6 +151,7 @@ class Controller(QObject):
         if chats.hasFocus() and chats.currentIndex().isValid():
             chats.edit(chats.currentIndex())
         elif self._session.conversation is not None:
+            self._window.close_drawer()  # the title would lie behind it
             self._window.chat.header.edit_title()
 
     def clear_cache(self) -> None:

@@ -13,6 +13,7 @@ from app.asking import answer, peak_rss_bytes
 from app.cli import BadInputError, parse_ask_arguments, read_question
 from app.errors import ProfileError
 from app.paths import Paths
+from app.prompting import title_from
 from app.settings import SettingsStore
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import ComputeError, ContextOverflowError, InvalidRequestError
@@ -198,6 +199,17 @@ def test_name_of_a_conversation_is_one_line_as_in_the_list(asker: Asker) -> None
     asker.ask("One", "--conversation", " a\nb\t c\u2028d ")
     asker.ask("Two", "--conversation", "a b c d")
     assert len(asker.chat("a b c d").messages) == 4
+
+
+def test_chat_of_the_window_is_found_by_its_whole_first_message(asker: Asker) -> None:
+    question = "What should I think about before I take a dog into my home and my heart?"
+    cut = title_from(question)
+    assert cut.endswith("…")
+    asker.ask("x", "--conversation", cut)
+    asker.ask("x", "--conversation", question)
+    assert len(asker.replies(cut)) == 2
+    asker.ask("x", "--conversation", question[:-1] + " and all?")  # cut alike, so the same chat
+    assert len(asker.replies(cut)) == 3
 
 
 @pytest.mark.parametrize("name", ["", " \n", "\u200b", "a\x01b", "\x1b[31mred", "x" * 201])

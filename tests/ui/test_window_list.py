@@ -119,6 +119,17 @@ def test_rename_in_the_header_changes_the_title_everywhere(two_chats: OpenWindow
     assert two_chats.titles == ["Taxes", "Travel"]
 
 
+def test_rename_in_the_header_is_seen_where_the_list_lay_over_it(two_chats: OpenWindow) -> None:
+    two_chats.window.resize(800, 600)
+    two_chats.window.open_sidebar()
+    assert two_chats.window.is_sidebar_open
+    two_chats.chat.composer.input.setFocus()
+    two_chats.press(Qt.Key.Key_F2)
+    field = two_chats.chat.header.findChild(QLineEdit)
+    assert two_chats.window.focusWidget() is field
+    assert not two_chats.window.is_sidebar_open
+
+
 def test_rename_in_the_header_by_escape_changes_nothing(two_chats: OpenWindow) -> None:
     two_chats.chat.composer.input.setFocus()
     two_chats.press(Qt.Key.Key_F2)
