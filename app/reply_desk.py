@@ -116,7 +116,7 @@ class ReplyDesk:
             try:
                 self._around.store.update_message(message)
             except StorageError:
-                return  # that was told the first time
+                continue  # that was told the first time; a shorter one may find room
             del self._unsaved[message.id]
 
     def chats(self) -> frozenset[ConversationId]:

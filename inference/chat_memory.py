@@ -113,12 +113,6 @@ class ChatMemory:
 
     # ------------------------------------------------------------------ forgetting
 
-    def share_disk(self, other: "ChatMemory") -> None:
-        """Keep one account of the disk with the memory of another model, if both use the same folder."""
-        mine, its = self._transfers.disk, other._transfers.disk
-        if mine is not None and its is not None and mine.root == its.root:
-            mine.join(its)
-
     def break_off(self, conversation_id: str | None) -> None:
         """Write nothing more to the disk of this chat's turns that ended, or of any chat's."""
         self._transfers.break_off(conversation_id)
@@ -159,6 +153,12 @@ class ChatMemory:
             if disk_bytes is None:
                 disk_bytes = default_disk_bytes(disk.root, disk.stats().used_bytes)
             self._transfers.set_disk_budget(disk_bytes)
+
+    def share_disk(self, other: "ChatMemory") -> None:
+        """Keep one account of the disk with the memory of another model, if both use the same folder."""
+        mine, its = self._transfers.disk, other._transfers.disk
+        if mine is not None and its is not None and mine.root == its.root:
+            mine.join(its)
 
     def tiers(self) -> tuple[TierStats, TierStats, TierStats]:
         """Device, RAM and disk."""
