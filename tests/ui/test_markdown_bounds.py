@@ -94,3 +94,24 @@ def test_stream_million_characters_of_one_paragraph_are_done_in_linear_work():
     stream.finish()
     assert sum(map(len, texts(stream.blocks))) >= len(text) - 500
     assert stream.num_parsed_chars < 5 * len(text)
+
+
+@pytest.mark.parametrize("ending", [" |\n", "\n"])
+@pytest.mark.parametrize("before", ["", "Sizes:\n\n"])
+@pytest.mark.parametrize("piece_chars", [1, 2, 3, 7])
+def test_long_table_in_small_pieces_never_loses_a_row(
+    ending: str, before: str, piece_chars: int
+) -> None:
+    rows = "".join(f"| {number} | {number * 10}{ending}" for number in range(100))
+    text = f"{before}| A | B |\n| --- | --- |\n{rows}"
+    stream = MarkdownStream()
+    most = 0
+    for start in range(0, len(text), piece_chars):
+        stream.feed(text[start : start + piece_chars])
+        tables = [block for block in stream.blocks if isinstance(block, Table)]
+        num_rows = sum(len(table.rows) for table in tables)
+        assert num_rows >= most - 1  # one that has just begun may not be decided yet
+        most = max(most, num_rows)
+    stream.finish()
+    (table,) = [block for block in stream.blocks if isinstance(block, Table)]
+    assert [len(row) for row in table.rows] == [2] * 100

@@ -185,6 +185,8 @@ class MarkdownStream:
         text = head + self._tail
         if not is_end:
             text = without_undecided(text)
+            if len(text) < len(head):  # of a long table, whose head was decided long ago
+                text = head
         lines = text.split("\n")
         num_complete = len(lines) if is_end else self._tail.count("\n") + head.count("\n")
         units, references = self._parse(text, lines, num_head_lines=head.count("\n"))
