@@ -23,6 +23,7 @@ import torch
 
 from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.host_memory import HostArena
+from inference.kv_cache.kv_rows import KvRows
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
 from inference.transfer_tickets import Loading, Saving
@@ -68,9 +69,7 @@ class Transfers:
         self._saver = ThreadPoolExecutor(1, "kv-save", initializer=_give_way)
         self._loadings: list[Loading] = []  # both lists: engine thread
         self._savings: list[Saving] = []
-        # What the saver writes. The same memory each time: a system that gives and takes it for every
-        # block stops the threads that compute as often.
-        self._on_its_way: torch.Tensor | None = None
+        self._rows = KvRows(kv)  # saver thread
         self._is_quiet = threading.Event()
         self._is_quiet.set()
 
@@ -254,31 +253,20 @@ class Transfers:
         rows = [(block.base_key, block.token_ids) for block in saving.blocks]
         num_saved = disk.claim(saving.conversation_id, rows)
         new = [
-            (block, start)
-            for block, start in zip(saving.blocks, num_saved, strict=True)
-            if start < len(block.token_ids)
+            block
+            for block, count in zip(saving.blocks, num_saved, strict=True)
+            if count < len(block.token_ids)
         ]
         num_at_once = max(1, BURST_BYTES // self._kv.block_bytes)
-        for index, (block, start) in enumerate(new):
-            if index % num_at_once == 0:
-                num_bursts = -((index - len(new)) // num_at_once)
-                self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / num_bursts)
+        for first in range(0, len(new), num_at_once):
+            num_bursts = -((first - len(new)) // num_at_once)
+            self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / num_bursts)
             if not saving.is_wanted():
                 return
-            if not self._is_written(block, start, disk):
-                break  # without this block those after it are of no use, and would not fit either
+            burst = new[first : first + num_at_once]
+            if disk.write(burst, self._rows) < len(burst):
+                break  # without a block those after it are of no use, and would not fit either
         disk.save_trail(saving.conversation_id, saving.trail)
-
-    def _is_written(self, block: HeldBlock, start: int, disk: DiskStore) -> bool:
-        end = len(block.token_ids)
-        if start:  # these rows may have gone since they were seen
-            start = disk.num_saved(block.base_key, block.token_ids)
-        if start == end:
-            return True
-        if self._on_its_way is None:
-            self._on_its_way = torch.empty(self._kv.block_bytes, dtype=torch.uint8)
-        rows = self._kv.export_rows(block.block_id, start, end, out=self._on_its_way)
-        return disk.write(block.base_key, block.token_ids, start, rows.numpy().data)
 
 
 def _give_way() -> None:

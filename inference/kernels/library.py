@@ -13,15 +13,24 @@ import struct
 import sys
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 
-from inference.kernels.structures import ALL_STRUCTURES, Kv, Matrix, MatrixType, Model, Step
+from inference.kernels.structures import (
+    ALL_STRUCTURES,
+    Kv,
+    Matrix,
+    MatrixType,
+    Model,
+    RowFile,
+    RowPlane,
+    Step,
+)
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 2
+ABI_VERSION = 3
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 NOT_FINITE = -4  # what `Kernels.likeliest` gives for logits that are not numbers
@@ -170,6 +179,25 @@ class Kernels:
             _check(found)
         return found
 
+    def crc32(self, data: int, size: int) -> int:
+        """The checksum of so many bytes, as zlib's."""
+        return int(self._library.qk_crc32(data, size))
+
+    def write_rows(
+        self, planes: "ctypes.Array[RowPlane]", files: "ctypes.Array[RowFile]", buffer: int
+    ) -> None:
+        """Write files with the rows of slots; each says then whether it is there.
+
+        Args:
+            planes: The memory of all slots.
+            files: Their headers come before the rows, and the rows' checksum behind them.
+            buffer: As long as the rows of any of them, and 4 bytes more.
+
+        Raises:
+            KernelError: A size or pointer that cannot be.
+        """
+        _check(self._library.qk_write_rows(planes, len(planes), files, len(files), buffer))
+
 
 def load_kernels() -> Kernels | None:
     """The kernels of this machine, the same each time; None if there are none (`why_no_kernels`)."""
@@ -265,6 +293,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_matmul": (c_int32, [address, matrix, address, c_int32, c_int64, address, c_int64]),
         "qk_likeliest": (c_int32, [address, c_int32, c_int32, c_int32, address]),
         "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
+        "qk_crc32": (c_uint32, [address, c_int64]),
+        "qk_write_rows": (
+            c_int32,
+            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address],
+        ),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

@@ -4,7 +4,7 @@ Whoever fills one in keeps what its pointers point to alive for as long as the k
 """
 
 import ctypes
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
 
@@ -180,6 +180,33 @@ class Step(ctypes.Structure):
     )
 
 
+class RowPlane(ctypes.Structure):
+    """Rows of all slots and layers."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("num_runs", c_int64),
+        ("num_slots", c_int64),
+        ("row_bytes", c_int64),
+    )
+
+
+class RowFile(ctypes.Structure):
+    """A file with the rows of a run of slots."""
+
+    _fields_ = (
+        ("temporary", c_char_p),
+        ("path", c_char_p),
+        ("header", c_char_p),
+        ("header_bytes", c_int64),
+        ("first_slot", c_int64),
+        ("num_rows", c_int64),
+        ("used_ns", c_int64),
+        ("is_written", c_int32),
+        ("reserved", c_int32),
+    )
+
+
 # In the order of qk_struct_bytes.
 ALL_STRUCTURES: tuple[type[ctypes.Structure], ...] = (
     Matrix,
@@ -190,4 +217,6 @@ ALL_STRUCTURES: tuple[type[ctypes.Structure], ...] = (
     Kv,
     Span,
     Step,
+    RowPlane,
+    RowFile,
 )

@@ -172,6 +172,10 @@ class KvTensors:
         shapes = (plane.as_bytes.shape for plane in self._planes)
         return tuple((layers * heads, row_bytes) for layers, heads, _, row_bytes in shapes)
 
+    def host_planes(self) -> list[Tensor]:
+        """The memory of all slots, per plane (L, R, slots, bytes of X), uint8; empty on other devices."""
+        return [plane.as_bytes for plane in self._planes if plane.region is not None]
+
     def import_rows(
         self,
         block_id: int,

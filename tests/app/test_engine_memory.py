@@ -37,6 +37,7 @@ from inference.kv_cache.disk.store import DiskStore, used_bytes
 from inference.request import ChatMessage, PromptPart
 from tests.app.fake_engine import FakeEngine, FakeEngineFactory, FakeScript
 from tests.app.loop_bench import LOAD, Bench, ended
+from tests.inference.disk_stores import write
 
 HI = (ChatMessage("user", "Hi"),)
 CHAT = (
@@ -212,7 +213,7 @@ def test_files_are_forgotten_without_an_engine(tmp_path: Path) -> None:
     store.open()
     for chat, ids in (("c", (1, 2, 3, 4)), ("d", (5, 6, 7, 8))):
         store.claim(chat, [(ROOT_KEY, ids)])
-        assert store.write(ROOT_KEY, ids, 0, bytes(32))
+        assert write(store, ROOT_KEY, ids, 0, bytes(32))
     bench = Bench(kv_dir=tmp_path)
     before = used_bytes(tmp_path)
     bench.loop.post(ForgetChat("c"))
@@ -233,7 +234,7 @@ def save_chat(folder: Path, chat: str, ids: tuple[int, ...]) -> None:
     )
     store.open()
     store.claim(chat, [(ROOT_KEY, ids)])
-    assert store.write(ROOT_KEY, ids, 0, bytes(32))
+    assert write(store, ROOT_KEY, ids, 0, bytes(32))
 
 
 def test_chats_that_are_not_known_are_forgotten_at_the_start(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from inference.config import EngineConfig
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk.store import DiskStore, used_bytes
 from tests.app.fake_engine import FakeEngine, FakeScript
+from tests.inference.disk_stores import write
 
 ROW_BYTES = 8
 
@@ -19,7 +20,7 @@ def save(folder: Path, namespace: bytes, chat: str, ids: tuple[int, ...]) -> Non
     )
     store.open()
     store.claim(chat, [(ROOT_KEY, ids)])
-    assert store.write(ROOT_KEY, ids, 0, bytes(4 * ROW_BYTES))
+    assert write(store, ROOT_KEY, ids, 0, bytes(4 * ROW_BYTES))
 
 
 def test_open_engine_forgets_by_itself(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
+from inference.kv_cache.disk.format import SUM_BYTES, header_bytes
+from inference.kv_cache.disk.row_source import RowFile
 from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.disk.trail import Maker
+from inference.kv_cache.tiers import HeldBlock
 
 NAMESPACE = b"model"
 P = 32
@@ -44,10 +47,37 @@ def rows(ids: Sequence[int], start: int = 0) -> bytes:
     )
 
 
+def frame_bytes(end: int) -> int:
+    """What a piece whose last row is end - 1 has beside its rows."""
+    return header_bytes(end, len(NAMESPACE), LAYOUT) + SUM_BYTES
+
+
+class GivenRows:
+    """The rows of one block from `start` on, as a `RowSource` that leaves the writing to the store."""
+
+    def __init__(self, payload: bytes, start: int = 0) -> None:
+        self._payload = payload
+        self._start = start
+
+    def copy_out(self, block_id: int, start: int, end: int) -> bytes:
+        assert start == self._start, f"rows from {start} on"
+        return self._payload
+
+    def write_files(self, files: Sequence[RowFile]) -> list[bool]:
+        return [False] * len(files)
+
+
+def write(
+    store: DiskStore, base: BlockHash, ids: Sequence[int], start: int, payload: bytes
+) -> bool:
+    """Write the rows of one block, of which those before `start` are on disk already."""
+    return store.write([HeldBlock(0, base, tuple(ids))], GivenRows(payload, start)) == 1
+
+
 def save(store: DiskStore, chat: str, ids: Sequence[int], base: BlockHash = ROOT_KEY) -> None:
     (start,) = store.claim(chat, [(base, tuple(ids))])
     if start < len(ids):
-        assert store.write(base, ids, start, rows(ids, start))
+        assert write(store, base, ids, start, rows(ids, start))
 
 
 def load(store: DiskStore, ids: Sequence[int], base: BlockHash = ROOT_KEY) -> bytes:
@@ -87,7 +117,7 @@ def save_chain(store: DiskStore, chat: str, ids: Sequence[int]) -> list[bool]:
         if start:  # as it may have gone meanwhile
             start = store.num_saved(base, block)
         payload = rows(block, start)
-        saved.append(start == len(block) or store.write(base, block, start, payload))
+        saved.append(start == len(block) or write(store, base, block, start, payload))
     store.save_trail(chat, ids)
     return saved
 

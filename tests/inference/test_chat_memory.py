@@ -11,6 +11,7 @@ import pytest
 from inference.engine import Engine
 from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.disk import claims
+from inference.kv_cache.kv_rows import KvRows
 from inference.request import ChatMessage
 from tests.inference.chat_turns import Talk
 from tests.inference.tiny_engine import make_engine, make_loaded
@@ -427,6 +428,7 @@ def test_disk_that_was_full_is_the_reason_after_a_restart(
     def full(*args: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(KvRows, "write_files", lambda rows, files: [False] * len(files))
     monkeypatch.setattr(claims, "write_file", full)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     talk = Talk("chat")

@@ -4,7 +4,6 @@ import pytest
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash
 from inference.kv_cache.disk.files import remove_file
-from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.index import Entry, PieceIndex
 from inference.kv_cache.disk.store import (
     LITTLE_ROOM,
@@ -21,6 +20,7 @@ from tests.inference.disk_stores import (
     Clock,
     P,
     all_files,
+    frame_bytes,
     load,
     make_store,
     num_saved,
@@ -28,9 +28,10 @@ from tests.inference.disk_stores import (
     rows,
     save,
     save_chain,
+    write,
 )
 
-PIECE = header_bytes(P, len(NAMESPACE), LAYOUT) + P * ROW
+PIECE = frame_bytes(P) + P * ROW
 CHAT = 4 * P  # tokens
 SMALL = 4 * 20 + 18 + 4 * 16 + 4 * CHAT  # journal and trail of a chat
 
@@ -70,7 +71,7 @@ def test_a_read_counts_as_a_use_from_the_first_block_on(tmp_path):
     clock.now += 1
     store.claim("chat 3", [(ROOT_KEY, tuple(range(9000, 9000 + P)))])
     ids = range(9000, 9000 + P)
-    assert store.write(ROOT_KEY, ids, 0, rows(ids))  # takes the tail of chat 2
+    assert write(store, ROOT_KEY, ids, 0, rows(ids))  # takes the tail of chat 2
     files = {path.name for path in piece_files(tmp_path)}
     assert num_saved(make_store(tmp_path, budget=budget, clock=clock), chat(1)) == CHAT
     assert num_saved(make_store(tmp_path, budget=budget, clock=clock), chat(2)) == 3 * P
@@ -111,7 +112,7 @@ def test_a_write_larger_than_the_budget_removes_nothing(tmp_path):
     store.set_budget(300)
     ids = range(1000, 1000 + P)
     store.claim("other", [(ROOT_KEY, tuple(ids))])
-    assert not store.write(ROOT_KEY, ids, 0, rows(ids))
+    assert not write(store, ROOT_KEY, ids, 0, rows(ids))
     assert store.stats().misses == {"over_budget": 1}
     assert load(store, range(5)) == rows(range(5))
 

@@ -14,7 +14,15 @@ from inference.kv_cache.disk.claims import Block
 from inference.kv_cache.disk.index import PieceIndex
 from inference.kv_cache.disk.store import DiskStore
 from tests.inference import disk_stores
-from tests.inference.disk_stores import key_of, make_store, num_saved, piece_files, rows, save_chain
+from tests.inference.disk_stores import (
+    key_of,
+    make_store,
+    num_saved,
+    piece_files,
+    rows,
+    save_chain,
+    write,
+)
 from tests.inference.small_memory import NAMESPACE, WAIT_S, P, SmallMemory
 
 TOKENS = range(100, 100 + 8 * P)
@@ -144,7 +152,7 @@ def test_what_another_process_wrote_behind_a_gap_is_not_written_again(tmp_path: 
     inodes = {path: path.stat().st_ino for path in piece_files(tmp_path)}
     blocks = chain(ids)
     assert window.claim("chat", blocks) == [size, 0, 0, 0]
-    assert all(window.write(base, block, 0, rows(block)) for base, block in blocks)
+    assert all(write(window, base, block, 0, rows(block)) for base, block in blocks)
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert num_saved(window, ids) == len(ids)
 
@@ -158,6 +166,6 @@ def test_order_of_what_is_taken_over_while_it_is_written_is_that_of_the_chain(
     blocks = chain(ids)
     assert window.claim("chat", blocks) == [0] * 4
     save_chain(terminal, "chat", ids)
-    assert all(window.write(base, block, 0, rows(block)) for base, block in blocks)
+    assert all(write(window, base, block, 0, rows(block)) for base, block in blocks)
     window.set_budget(window.stats().used_bytes - 1)
     assert num_saved(window, ids) == 3 * size

@@ -18,6 +18,7 @@ from tests.inference.disk_stores import (
     num_saved,
     piece_files,
     save_chain,
+    write,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,6 @@ def test_a_piece_that_another_process_just_wrote_is_not_written_again(tmp_path):
     before = window.stats().written_bytes
     base_ids = tuple(range(10))
     window.claim("chat", [(ROOT_KEY, base_ids)])
-    assert window.write(ROOT_KEY, base_ids, 0, bytes(40))
+    assert write(window, ROOT_KEY, base_ids, 0, bytes(40))
     assert window.stats().written_bytes == before
     assert num_saved(window, range(10)) == 10

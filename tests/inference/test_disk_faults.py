@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash
-from inference.kv_cache.disk.format import Miss, pack_header
+from inference.kv_cache.disk.format import Miss, pack_header, pack_sum
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.tiers import DiskSource, Piece
 from tests.inference.disk_stores import (
@@ -99,7 +99,7 @@ def other_piece(
     row: int = ROW,
 ) -> bytes:
     payload = bytes((len(ids) - start) * row)
-    return pack_header(namespace, ((1, row),), base, ids, start, payload) + payload
+    return pack_header(namespace, ((1, row),), base, ids, start) + payload + pack_sum(payload)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,15 @@ import pytest
 
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import files, names
-from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.store import clear_all, forget_conversation, used_bytes
 from inference.kv_cache.disk.writer import FULL, NOT_WRITABLE
 from tests.inference.disk_stores import (
-    LAYOUT,
     NAMESPACE,
     ROW,
     Clock,
     P,
     all_files,
+    frame_bytes,
     load,
     make_store,
     num_saved,
@@ -28,6 +27,7 @@ from tests.inference.disk_stores import (
     rows,
     save,
     save_chain,
+    write,
 )
 
 IDS = range(70, 75)
@@ -221,19 +221,19 @@ def test_a_full_disk_is_left_alone_for_a_minute(tmp_path):
     store.claim("chat", [(ROOT_KEY, tuple(IDS))])
     with pytest.MonkeyPatch.context() as monkeypatch:
         faults = Faults(monkeypatch, 1, errno.ENOSPC, lasting=True)
-        assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+        assert not write(store, ROOT_KEY, IDS, 0, rows(IDS))
         tried = faults.calls
         assert tried > 0
-        assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+        assert not write(store, ROOT_KEY, IDS, 0, rows(IDS))
         store.save_trail("chat", IDS)
         assert faults.calls == tried
     assert store.stats().problem == FULL
     assert store.stats().misses == {"no_space": 2}
     assert store.room_tokens == 0
     clock.now += 59.9
-    assert not store.write(ROOT_KEY, IDS, 0, rows(IDS))
+    assert not write(store, ROOT_KEY, IDS, 0, rows(IDS))
     clock.now += 0.2
-    assert store.write(ROOT_KEY, IDS, 0, rows(IDS))
+    assert write(store, ROOT_KEY, IDS, 0, rows(IDS))
     assert store.stats().problem == ""
     assert store.room_tokens == 10**9 // ROW
 
@@ -248,7 +248,7 @@ def test_a_disk_that_takes_nothing_has_no_room_before_anything_is_written(
     assert store.room_tokens == 10**9 // ROW
     (tmp_path / "kv").mkdir()
     if fault == "full":
-        free = header_bytes(P, len(NAMESPACE), LAYOUT) + P * ROW
+        free = frame_bytes(P) + P * ROW
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
         assert store.room_tokens == 10**9 // ROW
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free - 1))
@@ -271,7 +271,7 @@ def test_a_read_only_folder_is_read_and_a_problem(tmp_path):
         store = make_store(tmp_path)
         assert load(store, IDS) == rows(IDS)
         store.claim("chat", [(ROOT_KEY, tuple(range(9)))])
-        assert not store.write(ROOT_KEY, range(9), 0, rows(range(9)))
+        assert not write(store, ROOT_KEY, range(9), 0, rows(range(9)))
         assert store.stats().problem == NOT_WRITABLE
         assert store.stats().misses == {"not_writable": 1}
         assert store.forget("chat") == 0

@@ -23,6 +23,7 @@ from tests.inference.disk_stores import (
     piece_files,
     rows,
     save_chain,
+    write,
 )
 
 SYSTEM = range(2 * P)
@@ -236,7 +237,7 @@ def test_a_claim_that_cannot_be_noted_lets_nothing_be_written(tmp_path, monkeypa
         patch.setattr("inference.kv_cache.disk.claims.append_tags", fail)
         store.claim("chat", [(ROOT_KEY, ids)])
     clock.now += 61
-    assert not store.write(ROOT_KEY, ids, 0, rows(ids))
+    assert not write(store, ROOT_KEY, ids, 0, rows(ids))
     assert store.stats().misses == {"not_writable": 1}
     assert piece_files(tmp_path) == []
 

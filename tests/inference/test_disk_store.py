@@ -10,16 +10,14 @@ import pytest
 
 from inference.kv_cache.block import ROOT_KEY, BlockHash
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.format import header_bytes
 from inference.kv_cache.disk.trail import Maker, TrailElsewhere, pack_trail
 from inference.kv_cache.tiers import DiskSource, Piece
 from tests.inference.disk_stores import (
-    LAYOUT,
-    NAMESPACE,
     ROW,
     Clock,
     P,
     all_files,
+    frame_bytes,
     key_of,
     load,
     make_store,
@@ -28,6 +26,7 @@ from tests.inference.disk_stores import (
     rows,
     save,
     save_chain,
+    write,
 )
 
 RECORD = 20
@@ -81,10 +80,7 @@ def test_a_text_that_parts_inside_a_piece_uses_its_first_rows(tmp_path, reopened
     before = store.stats().written_bytes
     save(store, "other chat", other)
     journal = 3 * 20  # the first rows, the piece that they would be, the new piece
-    assert (
-        store.stats().written_bytes - before
-        == journal + header_bytes(22, len(NAMESPACE), LAYOUT) + 10 * ROW
-    )
+    assert store.stats().written_bytes - before == journal + frame_bytes(22) + 10 * ROW
     assert load(store, other) == rows(other)
     assert load(store, range(P)) == rows(range(P))
     assert [path.name.split("-")[1:3] for path in piece_files(tmp_path)].count(["12", "22"]) == 1
@@ -95,8 +91,8 @@ def test_written_bytes_are_those_of_the_files(tmp_path):
     save_chain(store, "chat", range(100))
     stats = store.stats()
     lengths = sum(path.stat().st_size for path in all_files(tmp_path))
-    header = header_bytes(P, len(NAMESPACE), LAYOUT)
-    expected = 3 * header + header_bytes(4, len(NAMESPACE), LAYOUT) + 100 * ROW
+    header = frame_bytes(P)
+    expected = 3 * header + frame_bytes(4) + 100 * ROW
     assert stats.written_bytes == expected + 4 * RECORD + len(pack_trail(range(100), Maker()))
     assert stats.used_bytes == lengths == stats.written_bytes
     save_chain(store, "chat", range(100))  # nothing is new but the trail
@@ -109,7 +105,7 @@ def test_a_day_of_turns_writes_each_row_once(tmp_path):
     for end in range(7, 200, 7):
         save_chain(store, "chat", range(end))
     payload = sum(
-        path.stat().st_size - header_bytes(int(path.name.split("-")[2]), len(NAMESPACE), LAYOUT)
+        path.stat().st_size - frame_bytes(int(path.name.split("-")[2]))
         for path in piece_files(tmp_path)
     )
     assert payload == 196 * ROW
@@ -164,18 +160,21 @@ def test_a_colliding_key_is_told_apart_by_the_ids_in_the_header(tmp_path):
     assert load(fresh, range(P)) == b""
 
 
-def test_write_without_the_rows_before_is_refused(tmp_path):
+def test_rows_that_have_gone_since_they_were_seen_are_written_again(tmp_path):
     store = make_store(tmp_path)
-    assert not store.write(ROOT_KEY, range(20), 10, rows(range(20), 10))
-    assert store.stats().misses == {"evicted": 1}
-    assert piece_files(tmp_path) == []
+    save(store, "chat", range(10))
+    assert store.claim("chat", [(ROOT_KEY, tuple(range(20)))]) == [10]
+    piece_files(tmp_path)[0].unlink()
+    assert load(store, range(10)) == b""
+    assert write(store, ROOT_KEY, range(20), 0, rows(range(20)))
+    assert load(make_store(tmp_path), range(20)) == rows(range(20))
 
 
 def test_write_of_rows_that_are_there_writes_nothing(tmp_path):
     store = make_store(tmp_path)
     save(store, "chat", range(20))
     before = store.stats().written_bytes
-    assert store.write(ROOT_KEY, range(15), 0, rows(range(15)))
+    assert write(store, ROOT_KEY, range(15), 0, rows(range(15)))
     assert store.stats().written_bytes == before
 
 
@@ -265,9 +264,8 @@ def test_other_names_are_not_those_of_pieces(name):
 
 def test_a_store_that_is_not_open_or_off_does_nothing(tmp_path):
     store = make_store(tmp_path / "kv", budget=0)
-    save_nothing = (ROOT_KEY, range(4), 0, rows(range(4)))
     store.claim("chat", [(ROOT_KEY, tuple(range(4)))])
-    assert not store.write(*save_nothing)
+    assert not write(store, ROOT_KEY, range(4), 0, rows(range(4)))
     store.save_trail("chat", range(4))
     source = DiskSource(Piece(key_of(range(4)), 0, 4), 0, 4)
     assert store.read(source, ROOT_KEY, range(4)) is None

@@ -14,6 +14,7 @@ from inference import transfers as transfers_module
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import claims as claims_module
 from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.kv_rows import KvRows
 from inference.kv_cache.tiers import BlockLoad, HeldBlock, RamSource
 from inference.transfer_tickets import Loading
 from tests.inference.small_memory import WAIT_S, P, SmallMemory, gated
@@ -166,6 +167,7 @@ def test_full_disk_is_said_and_no_further_block_is_tried(
         tried.append(path)
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(KvRows, "write_files", lambda rows, files: [False] * len(files))
     monkeypatch.setattr(claims_module, "write_file", full)
     small.transfers.save("chat", small.held(TOKENS), TOKENS)
     assert small.transfers.flush(WAIT_S)

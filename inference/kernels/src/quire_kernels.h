@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 2
+#define QK_ABI_VERSION 3
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -168,8 +168,8 @@ typedef struct {
   const volatile int32_t *cancel;  // may be null; not 0: stop soon
 } qk_step;
 
-// Bytes of qk_matrix, qk_layer, qk_rope, qk_model, qk_kv_layer, qk_kv, qk_span, qk_step (0 to 7), for callers
-// that mirror them; 0 for any other number.
+// Bytes of qk_matrix, qk_layer, qk_rope, qk_model, qk_kv_layer, qk_kv, qk_span, qk_step, qk_plane, qk_row_file
+// (0 to 9), for callers that mirror them; 0 for any other number.
 QK_API int64_t qk_struct_bytes(int32_t index);
 
 // Compute a step: stores its keys and values, writes the logits. One call at a time per team.
@@ -180,6 +180,36 @@ QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv,
 // Tokens that include the `count` highest of `size` logits and all equals of the lowest of those, in order of ids.
 // Returns how many there are, of which the first `capacity` are written, or a QK_ERROR_*. 1 <= count < size.
 QK_API int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids);
+
+// ------------------------------------------------------------------ rows on their way to the disk
+
+// Rows of all slots and layers, (num_runs, num_slots, row_bytes).
+typedef struct {
+  const uint8_t *data;
+  int64_t num_runs;
+  int64_t num_slots;
+  int64_t row_bytes;
+} qk_plane;
+
+// A file with the rows of a run of slots: the header; plane by plane and run by run the rows; their CRC-32.
+typedef struct {
+  const char *temporary;  // where it lies until it is whole; nothing is left there
+  const char *path;
+  const uint8_t *header;
+  int64_t header_bytes;
+  int64_t first_slot;
+  int64_t num_rows;
+  int64_t used_ns;        // the time that it gets, since 1970
+  int32_t is_written;     // out: whether it is whole, in its place and private (0600)
+  int32_t reserved;
+} qk_row_file;
+
+// Write files, of which each is whole or absent; on systems without POSIX none is written. The buffer holds the rows of
+// any of them and 4 bytes more. Works on the calling thread alone.
+QK_API int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
+                             uint8_t *buffer);
+// As zlib's.
+QK_API uint32_t qk_crc32(const uint8_t *data, int64_t size);
 
 // ------------------------------------------------------------------ parts of a step, for tests and measurements
 

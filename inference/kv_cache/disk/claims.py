@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from inference.kv_cache.block import BlockHash
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.files import set_used, write_file
-from inference.kv_cache.disk.format import Miss
+from inference.kv_cache.disk.files import set_used, temporary_in, write_file
+from inference.kv_cache.disk.format import Miss, pack_sum
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import (
     RECORD_BYTES,
@@ -23,9 +23,10 @@ from inference.kv_cache.disk.journal import (
 )
 from inference.kv_cache.disk.names import BlockText
 from inference.kv_cache.disk.piece_file import PieceReader
+from inference.kv_cache.disk.row_source import RowFile, RowSource
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.writer import Writer
-from inference.kv_cache.tiers import Piece
+from inference.kv_cache.tiers import HeldBlock, Piece
 
 DEPTH_SECONDS = 1e-4
 """How much longer ago each further block of a chain counts as used, so that tails go first."""
@@ -100,39 +101,90 @@ class Claims:
         return num_saved
 
     def write(
-        self, rows: Block, start: int, payload: memoryview | bytes, now: float
-    ) -> Miss | None:
-        """Write the rows of a block from `start` on as one piece; why they are not on disk now."""
-        miss = self._writer.why_not()
-        if miss is not None:
-            return miss
-        latest = self._latest
-        plan = latest.planned.get(rows)
+        self, blocks: Sequence[HeldBlock], rows: RowSource, now: float
+    ) -> tuple[int, Miss | None]:
+        """Write what of these blocks is not on disk, each as one piece.
+
+        Returns:
+            How many of them, from the first on, are there now, and why the next is not.
+        """
+        planned: list[tuple[RowFile, Entry]] = []
+        there: list[str | None] = []  # per block the path of what has to be written for it
+        miss, size = self._writer.why_not(), 0
+        for block in blocks if miss is None else ():
+            plan = self._plan(block, size, now)
+            if isinstance(plan, str):
+                miss = plan
+                break
+            there.append(plan and plan[1].path)
+            if plan is not None:
+                planned.append(plan)
+                size += plan[1].size
+        written, failure = self._write(planned, rows)
+        num_there = next(
+            (at for at, path in enumerate(there) if path is not None and path not in written),
+            len(there),
+        )
+        return num_there, failure or miss
+
+    def _plan(
+        self, held: HeldBlock, num_planned: int, now: float
+    ) -> tuple[RowFile, Entry] | Miss | None:
+        """What to write of a block; None for nothing.
+
+        Args:
+            held: The block.
+            num_planned: Bytes that are to be written before.
+            now: Seconds.
+        """
+        latest, text = self._latest, (held.base_key, held.token_ids)
+        plan = latest.planned.get(text)
         if plan is not None and not latest.is_noted:
             return "not_writable"  # nobody would own it, since that could not be noted
-        block, used = plan or (self._reader.text(*rows), now)
-        piece = Piece(block.key, start, len(block.token_ids))
-        num_saved = self._shelf.num_saved(block, piece, used)
-        if num_saved == piece.end:
+        block, used = plan or (self._reader.text(*text), now)
+        piece = Piece(block.key, self._shelf.num_saved(block, used), len(block.token_ids))
+        if piece.start == piece.end:
             return None
-        if num_saved < start:
-            return "evicted"
         size = self._reader.file_bytes(piece)
-        self.is_short = not self._shelf.make_room(size, older_than=used)
+        self.is_short = not self._shelf.make_room(num_planned + size, older_than=used)
         if self.is_short:
             return "over_budget"
         path = names.piece_path(self._folder, piece, block.base_tag)
-        parts = (self._reader.header(block, start, payload), payload)
+        header = self._reader.header(block, piece.start)
         # Some file systems take ten times as long to make a file in a folder they have not just used.
-        miss = self._writer.write(
-            lambda: write_file(path, parts, used, made_in=self._blocks),
+        temporary = temporary_in(self._blocks)
+        file = RowFile(held.block_id, piece.start, piece.end, header, temporary, path, used)
+        return file, Entry(path, piece, block.base_tag, size, used, text)
+
+    def _write(
+        self, planned: Sequence[tuple[RowFile, Entry]], rows: RowSource
+    ) -> tuple[set[str], Miss | None]:
+        """Paths of what was written, and why there is no more."""
+        if not planned:
+            return set(), None
+        miss = None
+        entries = []
+        quickly = rows.write_files([file for file, _ in planned])
+        for (file, entry), is_written in zip(planned, quickly, strict=True):
+            if not is_written:
+                # What stands in the way is removed, or told.
+                miss = miss or self._write_slowly(file, entry.piece, rows)
+                if miss is not None:
+                    continue
+            entries.append(entry)
+        if entries:
+            self._writer.succeed()
+            self._shelf.add_written(entries)
+        return {entry.path for entry in entries}, miss
+
+    def _write_slowly(self, file: RowFile, piece: Piece, rows: RowSource) -> Miss | None:
+        payload = rows.copy_out(file.block_id, file.start, file.end)
+        parts = (file.header, payload, pack_sum(payload))
+        return self._writer.write(
+            lambda: write_file(file.path, parts, file.used, made_in=self._blocks),
             names.BLOCKS,
             names.fan_folder(piece.key),
         )
-        if miss is None:
-            self._writer.succeed()
-            self._shelf.add_written(Entry(path, piece, block.base_tag, size, used, rows))
-        return miss
 
     def _use(self, entry: Entry, used: float, before: float) -> float:
         """Touch a piece; `before` is what the file of the one before it has noted."""

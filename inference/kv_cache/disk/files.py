@@ -62,7 +62,7 @@ def write_file(
     Raises:
         OSError: It could not be written; nothing is left of it.
     """
-    temporary = _temporary_in(made_in or os.path.dirname(path))
+    temporary = temporary_in(made_in or os.path.dirname(path))
     try:
         handle = os.open(temporary, _WRITE | os.O_EXCL, 0o600)
         try:
@@ -151,7 +151,7 @@ def clear_place(path: str) -> bool:
         try:
             os.rmdir(path)
         except OSError:
-            os.rename(path, _temporary_in(os.path.dirname(path)))
+            os.rename(path, temporary_in(os.path.dirname(path)))
     except OSError:
         return False
     return True
@@ -188,6 +188,11 @@ def make_folders(root: str, *names: str) -> str:
     return path
 
 
+def temporary_in(folder: str) -> str:
+    """A new path for a file that is not whole yet."""
+    return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}.tmp")
+
+
 def entries(path: str) -> Iterator[os.DirEntry[str]]:
     """What lies in a folder; nothing if it cannot be read."""
     try:
@@ -218,10 +223,6 @@ def _open_ours(path: str, flags: int) -> int:
         with contextlib.suppress(OSError):
             os.chmod(path, 0o600)
         return os.open(path, flags, 0o600)
-
-
-def _temporary_in(folder: str) -> str:
-    return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}.tmp")
 
 
 def _put(temporary: str, path: str) -> None:

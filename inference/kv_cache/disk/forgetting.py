@@ -14,7 +14,13 @@ from inference.kv_cache.disk.files import (
     size_of,
     write_file,
 )
-from inference.kv_cache.disk.format import Header, first_rows, pack_header, parse_header
+from inference.kv_cache.disk.format import (
+    Header,
+    first_rows,
+    pack_header,
+    pack_sum,
+    parse_header,
+)
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags, rows_tag
 from inference.kv_cache.disk.piece_file import PieceReader
@@ -145,8 +151,9 @@ def _keep_first_rows(folder: str, found: Entry, others: Set[bytes]) -> Entry | N
     piece = Piece(reader.key(base, ids[:end]), start, end)
     path = names.piece_path(folder, piece, found.base_tag)
     parts = (
-        pack_header(header.namespace, header.layout, base, ids[:end], start, payload),
+        pack_header(header.namespace, header.layout, base, ids[:end], start),
         payload,
+        pack_sum(payload),
     )
     try:
         make_folders(folder, names.BLOCKS, os.path.basename(os.path.dirname(path)))

@@ -1,10 +1,11 @@
 """What is in a file of the disk tier. Pure Python; no files are touched here.
 
-    piece     header | payload
+    piece     header | payload | sum
     header    magic, version, start, end, lengths of namespace, base key and layout, base key, length
-              and CRC-32 of the payload | namespace | layout, pairs of int32 | ids of the rows [0, end)
-              as int32 | BLAKE2b-16 of all before
+              of the payload | namespace | layout, pairs of int32 | ids of the rows [0, end) as int32 |
+              BLAKE2b-16 of all before
     payload   for each pair (count, size) of the layout: count runs, in each `size` bytes of every row
+    sum       CRC-32 of the payload, behind it, so that the header is known before the payload is looked at
 
 All numbers are little-endian. Whoever shortens a piece need not know the model: the layout says which
 bytes are of which row. The payload is checked by CRC-32, since it is long and zlib's is four
@@ -20,7 +21,7 @@ from typing import Literal
 
 from inference.kv_cache.block import BlockHash
 
-VERSION = 2
+VERSION = 3
 """Changes with anything above; files of another version are misses."""
 
 Miss = Literal[
@@ -37,7 +38,6 @@ Miss = Literal[
     "no_space",  # not written: the disk is full
     "not_writable",  # not written: the folder or the file cannot be written
     "over_budget",  # not written: no room beside what is needed more
-    "evicted",  # not written: the rows before it have gone meanwhile
 ]
 """Why rows were not read or not written."""
 
@@ -52,8 +52,9 @@ AT_FAULT: frozenset[str] = frozenset(
 _PIECE_MAGIC = b"QuireKV\n"
 _MAX_BASE_BYTES = 64
 _START = struct.Struct("<8sH")
-_FIXED = struct.Struct(f"<8sHHHHHH{_MAX_BASE_BYTES}sQI")
+_FIXED = struct.Struct(f"<8sHHHHHH{_MAX_BASE_BYTES}sQ")
 _DIGEST_BYTES = 16
+SUM_BYTES = 4
 
 RowLayout = tuple[tuple[int, int], ...]
 """How rows lie in a payload: pairs (count, size), see above."""
@@ -70,7 +71,6 @@ class Header:
         base_key: Key of the block before.
         token_ids: Of the rows [0, end).
         payload_bytes: Length of the payload.
-        checksum: CRC-32 of the payload.
     """
 
     start: int
@@ -80,7 +80,6 @@ class Header:
     base_key: BlockHash
     token_ids: tuple[int, ...]
     payload_bytes: int
-    checksum: int
 
 
 def header_bytes(end: int, namespace_bytes: int, layout: RowLayout) -> int:
@@ -109,7 +108,6 @@ def pack_header(
     base_key: BlockHash,
     token_ids: Sequence[int],
     start: int,
-    payload: memoryview | bytes,
 ) -> bytes:
     """Write the header of the rows [start, len(token_ids)).
 
@@ -119,10 +117,9 @@ def pack_header(
         base_key: At most 64 bytes.
         token_ids: Of the rows from 0 on; each fits into int32.
         start: First row in the payload.
-        payload: Bytes of the rows, contiguous.
     """
     assert len(base_key) <= _MAX_BASE_BYTES, f"a base key has {len(base_key)} bytes"
-    end, size, checksum = len(token_ids), memoryview(payload).nbytes, zlib.crc32(payload)
+    end = len(token_ids)
     fixed = _FIXED.pack(
         _PIECE_MAGIC,
         VERSION,
@@ -132,8 +129,7 @@ def pack_header(
         len(base_key),
         len(layout),
         base_key,
-        size,
-        checksum,
+        (end - start) * row_bytes(layout),
     )
     pairs = [number for pair in layout for number in pair]
     text = fixed + namespace + pack_ids(pairs) + pack_ids(token_ids)
@@ -160,7 +156,7 @@ def parse_header(data: bytes, namespace: bytes | None = None) -> Header | Miss:
     if len(data) < _FIXED.size:
         return "truncated"
     fixed = _FIXED.unpack_from(data)
-    start, end, namespace_length, base_length, num_pairs, base, payload_bytes, checksum = fixed[2:]
+    start, end, namespace_length, base_length, num_pairs, base, payload_bytes = fixed[2:]
     layout_at = _FIXED.size + namespace_length
     its_namespace = data[_FIXED.size : layout_at]
     # Before the length, which is another with another namespace.
@@ -176,7 +172,12 @@ def parse_header(data: bytes, namespace: bytes | None = None) -> Header | Miss:
     layout = tuple(zip(numbers[: 2 * num_pairs : 2], numbers[1 : 2 * num_pairs : 2], strict=True))
     base_key = BlockHash(base[:base_length])
     ids = numbers[2 * num_pairs :]
-    return Header(start, end, its_namespace, layout, base_key, ids, payload_bytes, checksum)
+    return Header(start, end, its_namespace, layout, base_key, ids, payload_bytes)
+
+
+def pack_sum(payload: memoryview | bytes | bytearray) -> bytes:
+    """What comes behind a payload."""
+    return zlib.crc32(payload).to_bytes(SUM_BYTES, "little")
 
 
 def pack_ids(token_ids: Sequence[int]) -> bytes:

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-import zlib
 from collections.abc import Sequence
 from typing import IO
 
@@ -11,11 +10,13 @@ from inference.kv_cache.block import BlockHash, HashBlock, hash_block
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.files import fill, open_for_reading
 from inference.kv_cache.disk.format import (
+    SUM_BYTES,
     Header,
     Miss,
     RowLayout,
     header_bytes,
     pack_header,
+    pack_sum,
     parse_header,
     row_bytes,
 )
@@ -50,16 +51,16 @@ class PieceReader:
         key = self._hash_block(self._namespace, base_key, token_ids)
         return names.BlockText(base_key, token_ids, key, names.base_tag(base_key))
 
-    def header(self, block: names.BlockText, start: int, payload: memoryview | bytes) -> bytes:
-        """What comes before the rows [start, end) of a block in their file; `payload` are the rows."""
-        ids = block.token_ids
-        return pack_header(self._namespace, self._layout, block.base_key, ids, start, payload)
+    def header(self, block: names.BlockText, start: int) -> bytes:
+        """What comes before the rows [start, end) of a block in their file."""
+        return pack_header(self._namespace, self._layout, block.base_key, block.token_ids, start)
 
     def file_bytes(self, piece: Piece) -> int:
         """How long the file of a piece is."""
         return (
             header_bytes(piece.end, len(self._namespace), self._layout)
             + (piece.end - piece.start) * self._row_bytes
+            + SUM_BYTES
         )
 
     def read_header(self, path: str, piece: Piece, base_tag: str) -> Header | Miss:
@@ -77,12 +78,14 @@ class PieceReader:
                 header = self._header(file, piece, base_tag)
                 if isinstance(header, str):
                     return header
-                payload = bytearray(header.payload_bytes)
+                payload = bytearray(header.payload_bytes + SUM_BYTES)
                 if not fill(file, payload):
                     return "truncated"
         except OSError as error:
             return _why_unreadable(error)
-        return (header, payload) if zlib.crc32(payload) == header.checksum else "damaged"
+        found = bytes(payload[-SUM_BYTES:])
+        del payload[-SUM_BYTES:]
+        return (header, payload) if pack_sum(payload) == found else "damaged"
 
     def _header(self, file: IO[bytes], piece: Piece, base_tag: str) -> Header | Miss:
         status = os.fstat(file.fileno())

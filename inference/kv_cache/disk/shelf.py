@@ -192,27 +192,28 @@ class Shelf:
         self._tell_gone([entry.path for entry in chosen if entry.path not in still_there])
         return True
 
-    def num_saved(self, block: BlockText, piece: Piece, used: float) -> int:
-        """How many first rows of one block are there.
+    def num_saved(self, block: BlockText, used: float) -> int:
+        """How many first rows of one block are there, all if another process wrote the others at once.
 
         Args:
             block: Whose rows.
-            piece: Its last rows, which are there too if another process wrote them.
-            used: When they count as used then.
+            used: When what that process wrote counts as used.
         """
+        end = len(block.token_ids)
         with self._lock:
             reach = _reach(self._index.cover(block))
-            is_whole = reach < piece.end and self._adopt(piece, block.base_tag, used)
-            return piece.end if is_whole else reach
+            rest = Piece(block.key, reach, end)
+            return end if reach < end and self._adopt(rest, block.base_tag, used) else reach
 
-    def add_written(self, entry: Entry) -> None:
-        """Take in a piece that was just written."""
+    def add_written(self, entries: Collection[Entry]) -> None:
+        """Take in pieces that were just written."""
         with self._lock:
-            self._stuck.discard(entry.path)
-            self._damaged.discard(entry.base_tag)
-            self._add(entry)
-            self._written_bytes += entry.size
-        self._tell_there([entry])
+            for entry in entries:
+                self._stuck.discard(entry.path)
+                self._damaged.discard(entry.base_tag)
+                self._add(entry)
+                self._written_bytes += entry.size
+        self._tell_there(entries)
 
     def note_small(self, path: str, num_written: int) -> None:
         """A journal or a trail was written, with so many bytes."""

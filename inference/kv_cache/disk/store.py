@@ -14,10 +14,11 @@ from inference.kv_cache.disk.forgetting import forget_all_but, forget_conversati
 from inference.kv_cache.disk.format import Miss, RowLayout, row_bytes
 from inference.kv_cache.disk.piece_file import PieceReader
 from inference.kv_cache.disk.root import clear_all, namespace_paths, used_bytes
+from inference.kv_cache.disk.row_source import RowSource
 from inference.kv_cache.disk.shelf import Shelf
 from inference.kv_cache.disk.trail import Maker, Trail, TrailElsewhere, pack_trail, parse_trail
 from inference.kv_cache.disk.writer import Writer
-from inference.kv_cache.tiers import DiskSource, Piece
+from inference.kv_cache.tiers import DiskSource, HeldBlock, Piece
 
 __all__ = [
     "DiskStats",
@@ -184,34 +185,22 @@ class DiskStore:
             return [0] * len(blocks)
         return self._claims.claim(conversation_id, blocks, self._clock())
 
-    def write(
-        self,
-        base_key: BlockHash,
-        token_ids: Sequence[int],
-        start: int,
-        payload: memoryview | bytes,
-    ) -> bool:
-        """Write the rows [start, len(token_ids)) of a block as one piece.
+    def write(self, blocks: Sequence[HeldBlock], rows: RowSource) -> int:
+        """Write what of these blocks is not on disk yet.
 
         Args:
-            base_key: Key of the block before.
-            token_ids: Of the rows from 0 on.
-            start: First row of the payload; the rows before are saved already.
-            payload: The rows, contiguous.
+            blocks: Some of a chain, in order; their rows stay as they are meanwhile.
+            rows: Gives them.
 
         Returns:
-            Whether all the rows are on disk now; if not, the reason is counted.
+            How many of the blocks, from the first on, are on disk now; if not all, the reason is counted.
         """
-        ids = tuple(token_ids)
-        assert 0 <= start < len(ids) <= self._block_size, f"rows {start} to {len(ids)} of a block"
-        size = memoryview(payload).nbytes
-        assert size == (len(ids) - start) * self._row_bytes, f"{size} bytes of rows"
         if not self.is_on:
-            return False
-        miss = self._claims.write((base_key, ids), start, payload, self._clock())
+            return 0
+        num_there, miss = self._claims.write(blocks, rows, self._clock())
         if miss is not None:
             self._shelf.count(miss)
-        return miss is None
+        return num_there
 
     def save_trail(self, conversation_id: str, token_ids: Sequence[int]) -> None:
         """Note the ids of a conversation's last sequence, in place of those before."""
