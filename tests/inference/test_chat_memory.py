@@ -2,22 +2,46 @@
 
 import errno
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from inference import kv_loading
+from inference.attention.base import AttentionBackend
+from inference.config import SamplingParams
 from inference.engine import Engine
 from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.disk import claims
 from inference.kv_cache.kv_rows import KvRows
+from inference.model.base import LanguageModel
+from inference.model.kv_quality import KvVerdict, assess_int4
 from inference.request import ChatMessage
 from tests.inference.chat_turns import Talk
 from tests.inference.tiny_engine import make_engine, make_loaded
 
 SCHEMES = ["fp32", "fp16", "bf16", "int8", "int4"]
 LONG = "In the beginning there was a rather long message, long enough for several blocks. "
+ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1)  # for chats that only take room
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _int4_is_tried_once() -> Iterator[None]:
+    """All engines here that store as int4 have one model; trying it takes longer than a chat."""
+    verdicts: dict[tuple[int, ...], KvVerdict] = {}
+
+    def assess(model: LanguageModel, attention: AttentionBackend, *text: Any) -> KvVerdict:
+        token_ids, block_size, _ = text
+        if (block_size, *token_ids) not in verdicts:
+            verdicts[block_size, *token_ids] = assess_int4(model, attention, *text)
+        return verdicts[block_size, *token_ids]
+
+    with patch.object(kv_loading, "assess_int4", assess):
+        yield
 
 
 @pytest.fixture
@@ -272,7 +296,7 @@ def test_evicted_chat_comes_back_from_ram(scheme: str) -> None:
     first = a.say(engine, LONG)
     number = 0
     while engine.stats().evictions < blocks:  # others take all of its blocks
-        Talk(f"b{number}").say(engine, f"{number} " + 3 * LONG)
+        Talk(f"b{number}").say(engine, f"{number} " + 3 * LONG, params=ONE_TOKEN)
         number += 1
     assert a.again(engine) == first
     assert a.metrics.reused_tokens == a.metrics.prompt_tokens - 1

@@ -1,5 +1,6 @@
 """A draft model in an engine: replies stay what they are, whatever happens to it meanwhile."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,9 @@ def answer(engine: Engine, asked: GenerateRequest) -> tuple[list[int], RequestMe
     return sampled_ids(outputs), outputs[-1].metrics
 
 
+@cache
 def plain(asked: GenerateRequest) -> list[int]:
+    """What an engine without guesses says."""
     engine = make_engine(guess="off")
     ids, _ = answer(engine, asked)
     engine.close()
