@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def _isolated_folders(_profiles_root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     home = _profiles_root / str(next(_profile_numbers))
     for variable in FOLDER_VARIABLES:
         monkeypatch.setenv(variable, str(home / variable.lower()))
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_torch() -> Iterator[None]:
+    """Give torch back its number of threads, which an engine sets for the whole process.
+
+    Where other work runs beside the tests, as in `.ci/run`, two threads that wait for each other take
+    ten times the work of one, in every test from then on.
+    """
+    torch = sys.modules.get("torch")  # many tests need none
+    before = None if torch is None else torch.get_num_threads()
+    yield
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from inference.errors import (
 from inference.model.step import Chunk
 from inference.request import ChatMessage, GenerateRequest, RequestId
 from inference.sampling import Sampler
-from tests.inference.scripted_engine import answer, ask, greedy, id_of, scripted_engine
+from tests.inference.scripted_engine import GREEDY, answer, ask, greedy, id_of, scripted_engine
 from tests.inference.tiny_engine import (
     EOS_ID,
     make_engine,
@@ -150,7 +150,7 @@ def test_abort_in_the_middle_of_a_prompt_keeps_it_over_a_restart(tmp_path: Path)
     assert index == 0
     messages = (replace(first[0], part=part), ChatMessage("user", "And now?"))
     engine = make_engine(cache_dir=str(tmp_path))
-    metrics = answer(engine, GenerateRequest("c", messages=messages))[-1].metrics
+    metrics = answer(engine, GenerateRequest("c", messages=messages, params=GREEDY))[-1].metrics
     assert (metrics.reused_disk_tokens, metrics.reuse_stop) == (48, None)
     engine.close()
 
@@ -164,7 +164,8 @@ def test_prompt_that_was_read_and_is_not_kept_is_told() -> None:
     engine.step()
     engine.forget("c")
     messages = [replace(messages[0], part=output.prompt_parts[0][1]), ChatMessage("user", "Now?")]
-    metrics = answer(engine, GenerateRequest("c", messages=tuple(messages)))[-1].metrics
+    request = GenerateRequest("c", messages=tuple(messages), params=GREEDY)
+    metrics = answer(engine, request)[-1].metrics
     assert (metrics.reused_tokens, metrics.reuse_stop) == (0, "not_kept")
 
 
