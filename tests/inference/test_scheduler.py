@@ -460,6 +460,23 @@ def test_preempt_sequence_alone_that_outgrows_all_blocks_is_a_bug_of_ours():
         scheduler.schedule()
 
 
+def test_schedule_sequence_alone_waits_for_a_block_that_is_still_being_saved():
+    scheduler = make_scheduler(num_blocks=2)
+    saved = make_sequence(1, [1, 2, 3, 4])
+    scheduler.add(saved)
+    run_step(scheduler)
+    block_ids = list(saved.block_table)
+    scheduler._kv.pin(block_ids)
+    scheduler.remove(saved.request_id)
+    scheduler.add(make_sequence(2, [5, 6, 7, 8]))
+    assert run_step(scheduler) == [(2, 0, 4, True)]
+    scheduler.add(make_sequence(3, [9]))
+    assert run_step(scheduler) == []  # nor does the one that came later begin
+    assert (scheduler.is_only_loading, scheduler.preemptions) == (True, 0)
+    scheduler._kv.unpin(block_ids)
+    assert run_step(scheduler) == [(2, 4, 1, True)]
+
+
 def test_preempt_under_pressure_all_finish_with_the_tokens_they_get_alone():
     prompts = {i: [1000 + (7 * i + j) % 40 for j in range(3 + 2 * i)] for i in range(6)}
     expected = {}
