@@ -5,6 +5,7 @@ Work goes in slices of rows, so that scratch memory stays at a few MB whatever t
 
 Source of the layouts: the GGUF format's block structures in ggml (ggml-org/ggml,
 src/ggml-common.h). Arithmetic is float32 in the same order, so results are equal to the last bit.
+Rarer types are unpacked by a library: see `library_blocks`.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from inference.formats.block_fields import (
     unpack_nibbles,
 )
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
+from inference.formats.library_blocks import LIBRARY_UNPACKERS
 
 SLICE_ELEMENTS = 2**19  # measured fastest between 2^17 and 2^20: the scratch stays in the cache
 
@@ -173,4 +175,5 @@ _UNPACKERS: dict[str, Callable[[Tensor, Tensor], None]] = {
     "Q4_K": _unpack_q4_k,
     "Q5_K": _unpack_q5_k,
     "Q6_K": _unpack_q6_k,
+    **LIBRARY_UNPACKERS,
 }

@@ -50,7 +50,8 @@ def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path)
         )
     return ModelFileError(
         path,
-        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r}.",
+        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r} of type "
+        f"{tensors[name].type_name}.",
         hint=INCOMPLETE_HINT,
     )
 

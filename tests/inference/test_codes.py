@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType
 
 from inference.formats.codes import CODED_TYPES, FOUR_BIT_TYPES, GROUP, read_codes
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
-from tests.inference.test_dequantize import make_blocks
+from tests.inference.weight_blocks import make_blocks
 
 SCALES = [[0.0123, -0.5, 1.0], [0.0], [6e-8, 5e-7, -6e-8], [60000.0, -60000.0]]
 

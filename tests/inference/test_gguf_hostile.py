@@ -110,6 +110,14 @@ HOSTILE = {
         raw_gguf([], [raw_tensor("a", (33, 2), type_id=2)], bytes(99)),
         "has the shape 2 x 33, impossible for type Q4_0",
     ),
+    "tensor with a broken block of a rare type": (
+        raw_gguf([], [raw_tensor("a", (384, 2), type_id=23)], bytes(999)),
+        "tensor 'a', at byte 65: has the shape 2 x 384, impossible for type IQ4_XS",
+    ),
+    "tensor that is cut": (
+        raw_gguf([], [raw_tensor("a", (512, 2), type_id=21)], bytes(439)),
+        "The file ends after 535 of 536 bytes, inside or before tensor 'a' of type IQ3_S",
+    ),
     "tensor size overflowing 64 bits": (
         raw_gguf([], [raw_tensor("a", (2**33, 2**33))], bytes(99)),
         "The data of tensor 'a' should reach to byte 295,147,905,179,352,825,952, far behind the end",

@@ -29,7 +29,7 @@ from inference.model.int4_product import (
     is_int4_known,
     is_right,
 )
-from tests.inference.test_dequantize import make_blocks
+from tests.inference.weight_blocks import make_blocks
 
 TYPES = ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q8_0"]
 SCALES = {
