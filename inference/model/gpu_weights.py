@@ -66,7 +66,7 @@ def load_weights(
         num_threads: How many round at a time.
         reporter: Told how far it is.
     """
-    loader = _Loader(plan, device, num_threads)
+    loader = _Loader(plan, device, num_threads, reporter)
     vectors: dict[WeightKey, Tensor] = {}
     matrices: dict[WeightKey, MatrixWeight] = {}
     host_layers: dict[int, HostLayer] = {}
@@ -81,6 +81,7 @@ def load_weights(
                 host_layers[key.layer] = _moved_to_host(matrices, key.layer, device)
             if reporter is not None:
                 reporter.advance(done, len(keys))
+                reporter.begin_item(done, 1, len(keys))
         if plan.weights.spec.is_head_tied:
             matrices[HEAD] = loader.tied_head(vectors[EMBEDDING])
     stream = LayerStream(host_layers, device) if host_layers else None
@@ -93,11 +94,19 @@ def load_weights(
 class _Loader:
     """Reads weights as a plan wants them."""
 
-    def __init__(self, plan: WeightPlan, device: torch.device, num_threads: int) -> None:
+    def __init__(
+        self,
+        plan: WeightPlan,
+        device: torch.device,
+        num_threads: int,
+        reporter: LoadReporter | None,
+    ) -> None:
         self._plan = plan
         self._device = device
         weights = plan.weights
-        self.file = QuantisedFile(weights.file, plan.tensors, num_threads=num_threads)
+        self.file = QuantisedFile(
+            weights.file, plan.tensors, num_threads=num_threads, reporter=reporter
+        )
         self._packed = replace(weights, file=self.file)
 
     def read(

@@ -205,7 +205,7 @@ def _make_native(
         spec=weights.spec,
         num_parameters=weights.num_parameters,
         weights_bytes=loaded.packed.num_bytes,
-        arithmetic=f"native{loaded.rounded_to}",
+        arithmetic=" ".join(filter(None, (f"native{loaded.rounded_to}", loaded.words))),
         rounded_to=loaded.rounded_to,
         placement=loaded.words,
     )

@@ -17,7 +17,7 @@ from inference.model.decoder_weights import DecoderWeights
 from inference.model.memory import free_bytes
 from inference.model.packed_weights import PackedWeights, pack_weights, packed_bytes
 from inference.model.progress import LoadReporter
-from inference.model.quantised_weights import QuantisedFile, kernel_types
+from inference.model.quantised_weights import FLOATS, QuantisedFile, changed_words, kernel_types
 from inference.model.weight_cache import WeightCache, open_cached, write_cached
 
 logger = logging.getLogger(__name__)
@@ -81,19 +81,18 @@ def load_native_weights(
         for name, tensor in tensors.items()
         if tensor.type_name != stored[name].type_name
     }
-    if not changed:
-        type_name = ""
     kinds = Counter((stored[name].type_name, tensor.type_name) for name, tensor in changed.items())
+    if not any(old in FLOATS for old, _ in kinds):
+        type_name = ""
     for (old, new), count in kinds.items():
-        level = logging.INFO if type_name else logging.WARNING
+        level = logging.INFO if old in FLOATS else logging.WARNING
         logger.log(level, "%d tensors: %s becomes %s", count, old, new)
     with _rounded(weights.file, tensors if changed else {}, type_name, wish, reporter) as file:
         reporter.begin("Loading weights", until=1.0)
         packed = pack_weights(
             replace(weights, file=file), kernels, num_threads=wish.num_threads, reporter=reporter
         )
-    words = "" if type_name else ", ".join(f"{old} weights kept as {new}" for old, new in kinds)
-    return NativeWeights(packed, type_name, words)
+    return NativeWeights(packed, type_name, changed_words(kinds))
 
 
 def _choose_type(weights: DecoderWeights, kernels: Kernels, wish: WeightWish) -> str:
@@ -131,7 +130,7 @@ def _rounded(
             with cached:
                 yield cached
             return
-    with QuantisedFile(file, tensors, num_threads=wish.num_threads) as rounded:
+    with QuantisedFile(file, tensors, num_threads=wish.num_threads, reporter=reporter) as rounded:
         if cache is not None and path is not None:
             reporter.begin("Rounding weights, once", until=0.8)
             if write_cached(path, rounded, cache.files, reporter):

@@ -98,6 +98,7 @@ def pack_weights(
     done, total = 0, sum(sources[key].num_elements for key in matrix_keys)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="pack") as pool:
         for key in matrix_keys:
+            reporter.begin_item(done, sources[key].num_elements, total)
             matrices[key] = _packed(weights.file, sources[key], kernels, pool)
             weights.file.release(sources[key].tensor_name)
             done += sources[key].num_elements

@@ -126,6 +126,7 @@ def _write(file: BinaryIO, weights: WeightFile, size: int, reporter: LoadReporte
     tensors, done, digests = weights.tensors, 0, []
     file.write(header_bytes(tensors, {_DIGEST_KEY: _digest(tensors, [])}))
     for name, tensor in tensors.items():
+        reporter.begin_item(done, stored_bytes(tensor), size)
         data = weights.tensor_data(name)
         digests.append(_data_digest(data))
         write_data(file, data)

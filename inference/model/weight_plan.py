@@ -22,7 +22,7 @@ from inference.formats.weight_file import StoredTensor
 from inference.model.decoder_weights import DecoderWeights
 from inference.model.gpu_linear import packed_bytes
 from inference.model.int4_product import Int4Product
-from inference.model.quantised_weights import kernel_types
+from inference.model.quantised_weights import changed_words, kernel_types
 from inference.model.spec import WeightKey
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class WeightPlan:
         tensors: In the types that are to be packed, by name.
         matrices: All but the embedding.
         rounded_to: Type that floats are rounded to; empty if they are not.
+        changed: Which types become others because there is no product with them, for people.
     """
 
     weights: DecoderWeights
@@ -62,6 +63,7 @@ class WeightPlan:
     tensors: Mapping[str, StoredTensor]
     matrices: Mapping[WeightKey, MatrixPlan]
     rounded_to: str
+    changed: str
 
     @property
     def is_plain(self) -> bool:
@@ -95,9 +97,10 @@ class WeightPlan:
 
     @property
     def words(self) -> str:
-        """How weights are kept, for people; empty if as floats."""
+        """How weights are kept, for people; empty if all are floats."""
         bits = " and ".join(str(number) for number in self.bits)
-        return f"weights in {bits} bits" if bits else ""
+        packed = f"weights in {bits} bits" if bits else ""
+        return ", ".join(part for part in (packed, self.changed) if part)
 
     @property
     def arithmetic(self) -> str:
@@ -141,16 +144,18 @@ def plan_weights(
         and weights.file.tensors[weights.sources[key].tensor_name].type_name in _FLOATS
         for key, matrix in matrices.items()
     )
-    _tell(weights, tensors, matrices)
-    return WeightPlan(weights, dtype, product, tensors, matrices, rounded_to if is_rounded else "")
+    changed = _changes(weights, tensors, matrices)
+    return WeightPlan(
+        weights, dtype, product, tensors, matrices, rounded_to if is_rounded else "", changed
+    )
 
 
-def _tell(
+def _changes(
     weights: DecoderWeights,
     tensors: Mapping[str, StoredTensor],
     matrices: Mapping[WeightKey, MatrixPlan],
-) -> None:
-    """Log which types become others because there is no product with them."""
+) -> str:
+    """Which types become others because there is no product with them: logged, and for people."""
     names = {weights.sources[key].tensor_name for key, plan in matrices.items() if plan.num_bits}
     changes = Counter(
         (weights.file.tensors[name].type_name, tensors[name].type_name) for name in names
@@ -158,6 +163,7 @@ def _tell(
     for (stored, kept), count in changes.items():
         if stored != kept:
             logger.info("%d tensors of the type %s become %s", count, stored, kept)
+    return changed_words(changes)
 
 
 def _type_of(key: WeightKey, dtype: torch.dtype) -> torch.dtype:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from inference.errors import ModelFileError
 from inference.formats.gguf import GgufFile
+from tests.inference.weight_blocks import make_rows
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
@@ -46,7 +47,8 @@ def write_twin(
     Args:
         module: A tiny transformers model.
         path: Where to write.
-        quantization: Type of the matrices whose rows are whole blocks; all else is F32.
+        quantization: Type of the matrices whose rows are whole blocks; all else is F32. For types that the
+            package cannot make, they become other weights, of the same size.
         extra: More metadata; numbers, text or lists.
         extra_tensors: More tensors, or replacements, by GGUF name.
         drop_tensors: GGUF names to leave out.
@@ -167,7 +169,11 @@ def _add_tensor(
     if kind == GGMLQuantizationType.F32 or array.ndim < 2 or array.shape[-1] % block_elements:
         writer.add_tensor(name, array)
         return
-    writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    try:
+        rows = gguf.quants.quantize(array, kind)
+    except NotImplementedError:
+        rows = make_rows(quantization, *array.shape, spread=float(array.std()))
+    writer.add_tensor(name, rows, raw_dtype=kind)
 
 
 # Raw bytes, for files that no writer would make.
