@@ -53,7 +53,7 @@ def write_q6_k(scale: Floats, multiples: npt.NDArray[np.int8], codes: Bytes) -> 
     low = planes & 15
     nibbles = (low[:, :, :2] | low[:, :, 2:] << 4).reshape(-1, 128)
     high = planes >> 4 << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
-    pairs = np.bitwise_or.reduce(high, axis=2).reshape(-1, 64)
+    pairs = (high[:, :, 0] | high[:, :, 1] | high[:, :, 2] | high[:, :, 3]).reshape(-1, 64)
     return np.concatenate([nibbles, pairs, multiples.view(np.uint8), as_half(scale)], axis=1)
 
 

@@ -44,6 +44,7 @@ _FOUR_BITS = np.array(
 _FOUR_BITS_STEP = np.float32(4.3655)
 _FOUR_BITS_CODES = (np.rint(_FOUR_BITS * 0.226) + 32).astype(np.uint8)
 _MX_CODES = (np.array([0, 1, 2, 3, 4, 6, 8, 12] * 2) * ([1] * 8 + [-1] * 8) + 16).astype(np.uint8)
+_LOW_HALVES, _HIGH_HALVES = np.arange(256) & 15, np.arange(256) >> 4
 # Steps in units of d / 8. Least squares give 8, 25, 43 as 1, 3, 5 times 8.514; where two scales become the
 # larger one, as 3, 9, 15 times a third, which leaves levels between for the smaller.
 _ONE_SCALE_STEP = np.float32(2 * 8.514 / 8)
@@ -64,9 +65,15 @@ def _words(blocks: Bytes, start: int, end: int) -> np.ndarray[tuple[int, ...], n
     return np.ascontiguousarray(blocks[:, start:end]).view(np.uint16)
 
 
-def _nibbles(quants: Bytes) -> Bytes:
-    """Low halves first: (..., 16) to (..., 32)."""
-    return np.concatenate([quants & 15, quants >> 4], axis=-1)
+def _looked_up(quants: Bytes, codes: Bytes) -> Bytes:
+    """The codes (16,) of nibbles, low halves first: (..., 16) to (..., 32).
+
+    Whole bytes are looked up, without becoming indices of an array, which would be twice as slow.
+    """
+    data = np.ascontiguousarray(quants).tobytes()
+    halves = [data.translate(codes[table].tobytes()) for table in (_LOW_HALVES, _HIGH_HALVES)]
+    arrays = [np.frombuffer(half, np.uint8).reshape(quants.shape) for half in halves]
+    return np.concatenate(arrays, axis=-1)
 
 
 def _nibble_pairs(fields: Bytes) -> Bytes:
@@ -98,7 +105,7 @@ def _iq4_xs(blocks: Bytes) -> Bytes:
     high = _words(blocks, 2, 4) >> np.arange(0, 16, 2, dtype=np.uint16)
     low = _nibble_pairs(blocks[:, 4:8]).reshape(-1, 8)
     multiples = (low | (high.astype(np.uint8) & 3) << 4).astype(np.int8) - np.int8(32)
-    codes = _FOUR_BITS_CODES[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))].reshape(-1, _SUPER)
+    codes = _looked_up(blocks[:, 8:].reshape(-1, 8, 16), _FOUR_BITS_CODES).reshape(-1, _SUPER)
     return write_q6_k(_half(blocks, 0) * _FOUR_BITS_STEP, multiples.repeat(2, axis=1), codes)
 
 
@@ -108,13 +115,13 @@ def _iq4_nl(blocks: Bytes) -> Bytes:
     largest = np.abs(scales).max(axis=1, keepdims=True)
     scale = (largest / 127).astype(np.float16).astype(np.float32)
     multiples = np.clip(np.rint(scales / np.where(scale == 0, np.float32(1), scale)), -127, 127)
-    codes = _FOUR_BITS_CODES[_nibbles(blocks[:, 2:])].reshape(-1, _SUPER)
+    codes = _looked_up(blocks[:, 2:], _FOUR_BITS_CODES).reshape(-1, _SUPER)
     return write_q6_k(scale, multiples.astype(np.int8).repeat(2, axis=1), codes)
 
 
 def _mxfp4(blocks: Bytes) -> Bytes:
     exponents = np.minimum(blocks[:, :1].astype(np.int32) - 128, 15)
-    return write_q5_0(np.ldexp(np.float32(1), exponents), _MX_CODES[_nibbles(blocks[:, 1:])])
+    return write_q5_0(np.ldexp(np.float32(1), exponents), _looked_up(blocks[:, 1:], _MX_CODES))
 
 
 def _three_levels(type_name: str, start: int, blocks: Bytes) -> Bytes:

@@ -69,8 +69,11 @@ def changed_words(kinds: Iterable[tuple[str, str]]) -> str:
         kinds: Each type in the file, and what it is kept as. Of those that our kernels know nothing is said:
             they were changed because that was wished for, or for a device, which says so itself.
     """
-    changed = dict.fromkeys((old, new) for old, new in kinds if old not in _KNOWN and old != new)
-    return ", ".join(f"{old} weights kept as {new}" for old, new in changed)
+    changed: dict[str, list[str]] = {}
+    for old, new in sorted(kinds):
+        if old not in _KNOWN and old != new:
+            changed.setdefault(old, []).append(new)
+    return ", ".join(f"{old} weights kept as {' and '.join(new)}" for old, new in changed.items())
 
 
 def _kernel_type(stored: StoredTensor, role: Role, type_name: str, known: Collection[str]) -> str:

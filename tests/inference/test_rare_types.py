@@ -121,7 +121,7 @@ def test_rows_that_are_no_whole_blocks_of_the_better_type_become_another(
     path, floats = write_pair(tmp_path, stored, hidden_size=96, head_dim=32)
     loaded = load_model(path, backend="fast")
     words = {
-        "IQ4_NL": "IQ4_NL weights kept as Q8_0, IQ4_NL weights kept as Q6_K",
+        "IQ4_NL": "IQ4_NL weights kept as Q6_K and Q8_0",
         "MXFP4": "MXFP4 weights kept as Q5_0",
     }
     assert loaded.placement == words[stored]
