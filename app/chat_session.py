@@ -21,6 +21,7 @@ from app.conversation import (
     MessageId,
     OnFull,
 )
+from app.drafts import Drafts
 from app.messages import (
     CacheCleared,
     ClearCache,
@@ -58,6 +59,7 @@ class ChatSession:
 
     Attributes:
         models: Which model is open, and how much is kept in which form of what models have read.
+        drafts: What is written in each chat and not sent yet.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ChatSession:
         around = Surroundings(store, settings, self.models, post, announcer, clock)
         self._shown = ShownChat(around)
         self._sending = Sending(self._shown, around)
+        self.drafts = Drafts(around, self._sending)
         self._chats = ChatList(self._shown, around, show_new=self.new_chat, show=self.open_chat)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:

@@ -116,6 +116,11 @@ class SummaryWriter:
         """Whether a summary is being made."""
         return self._work is not None
 
+    @property
+    def held_text(self) -> str:
+        """What is to be said after the summary in the making; "" if there is none."""
+        return "" if self._work is None else self._work.task.text
+
     def start(self, reply_id: ReplyId, task: SummaryTask) -> None:
         """Make a summary; the engine's name for it is `reply_id`."""
         self._work = _Work(reply_id, task)

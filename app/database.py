@@ -59,6 +59,31 @@ def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
         raise DatabaseDamagedError(path, _keep_aside(path)) from error
 
 
+def open_beside(path: Path) -> sqlite3.Connection:
+    """One more connection to a database that is open: for another thread, which closes it.
+
+    Raises:
+        sqlite3.Error: It cannot be opened; it is not made anew.
+    """
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_TIMEOUT_MS / 1000,
+    )
+    _set_up(connection)
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    """What holds for each connection alone."""
+    # Commits do not wait for the disk, and do not fold the log in: `disk_sync` does both.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON").fetchall()
+
+
 def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
     _check_header(path)
     make_private_file(path)  # what SQLite puts beside it gets the same rights
@@ -70,12 +95,8 @@ def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
         _check(connection, path)
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        # Commits do not wait for the disk, and do not fold the log in: `disk_sync` does both.
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}").fetchall()
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON").fetchall()
+        _set_up(connection)
         connection.create_function("holds", 2, holds, deterministic=True)
         if 0 < found < len(steps):
             _keep_backup(connection, path, found)

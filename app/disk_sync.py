@@ -30,13 +30,15 @@ class DiskSync:
         self._log = path.with_name(f"{path.name}-wal")
         self._is_wanted = threading.Event()
         self._is_over = False
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """Something was committed; returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="disk sync", daemon=True)
-            self._thread.start()
+        """Something was committed; from any thread, returns at once."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="disk sync", daemon=True)
+                self._thread.start()
         self._is_wanted.set()
 
     def close(self) -> None:

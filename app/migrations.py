@@ -73,8 +73,16 @@ ALTER TABLE messages ADD COLUMN part_digest BLOB;
 ALTER TABLE messages ADD COLUMN left_out INTEGER NOT NULL DEFAULT 0;
 """
 
+VERSION_4 = """
+CREATE TABLE drafts (                       -- what is written and not sent yet
+    -- NULL: of the chat that is stored with its first message. Unique all the same, see DraftWriter.
+    conversation_id TEXT UNIQUE REFERENCES conversations(id) ON DELETE CASCADE,
+    content TEXT NOT NULL
+);
+"""
+
 # The step at index i leads from version i to version i + 1.
-STEPS: tuple[str, ...] = (VERSION_1, VERSION_2, VERSION_3)
+STEPS: tuple[str, ...] = (VERSION_1, VERSION_2, VERSION_3, VERSION_4)
 
 
 def stored_version(connection: sqlite3.Connection) -> int:

@@ -117,6 +117,11 @@ class SendGate:
         """Whether something waits for the engine's answer."""
         return self._held is not None
 
+    @property
+    def held_text(self) -> str:
+        """What of a person's text waits for the engine's answer; "" if nothing does."""
+        return "" if self._held is None else self._held[1].text
+
     def measure_draft(self, question: Question) -> None:
         """Have DraftMeasured announced for this prompt; an older one is of no interest any more."""
         self._draft = question

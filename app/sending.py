@@ -55,6 +55,11 @@ class Sending:
         """Whether the chat is being summed up."""
         return self._summary.is_writing
 
+    @property
+    def text_on_its_way(self) -> str:
+        """What was taken and is neither stored nor given back yet; "" for nothing."""
+        return self._gate.held_text or self._summary.held_text
+
     # ------------------------------------------------------------------ what a person does
 
     def measure_draft(self, text: str) -> None:

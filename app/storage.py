@@ -21,6 +21,8 @@ from app.conversation import (
 )
 from app.database import errors_for_people, open_database
 from app.disk_sync import DiskSync
+from app.draft_writer import DraftWriter
+from app.errors import StorageError
 from app.migrations import STEPS
 from app.search import SearchHit, hit_from_row, search_query
 from app.stored_values import (
@@ -59,6 +61,7 @@ class ConversationStore:
         self._clock = clock
         self._connection = open_database(path, steps)
         self._disk = DiskSync(path)
+        self._drafts = DraftWriter(path, committed=self._disk.request)
         self._seen_version = self._data_version()
         self._seen_list = self._list_state()
 
@@ -239,6 +242,27 @@ class ConversationStore:
                     (*part_to_blobs(part), model_key, message_id),
                 )
 
+    # ------------------------------------------------------------------ what is not sent yet
+
+    def keep_draft(self, conversation_id: ConversationId | None, text: str) -> None:
+        """Store what is written in a chat, soon, and return at once; None is a chat yet to come."""
+        self._drafts.keep(conversation_id, text)
+
+    def draft_of(self, conversation_id: ConversationId | None) -> str:
+        """What was written in a chat and not sent; "" if nothing was."""
+        pending = self._drafts.pending(conversation_id)
+        if pending is not None:
+            return pending
+        rows = self._read(
+            "SELECT content FROM drafts WHERE conversation_id IS ?", (conversation_id,)
+        )
+        return rows[0][0] if rows else ""
+
+    @property
+    def draft_problem(self) -> StorageError | None:
+        """Why what is written is not stored; it is tried again. None while all goes well."""
+        return self._drafts.problem
+
     # ------------------------------------------------------------------ search
 
     def search(self, text: str) -> list[SearchHit]:
@@ -291,6 +315,7 @@ class ConversationStore:
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in."""
+        self._drafts.close()  # first: it requests the disk
         self._disk.close()
         self._connection.close()
 

@@ -14,6 +14,13 @@ def storable(text: str) -> str:
     return text
 
 
+def joined(text: str, written: str) -> str:
+    """`text`, and after it what was written since, if anything was."""
+    if not text.strip() or not written.strip():
+        return text if text.strip() else written
+    return f"{text}\n\n{written}"
+
+
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 

@@ -102,6 +102,7 @@ class Program(QObject):
         """
         self.window.hide()
         self._pacer.flush()
+        self.controller.chat.close()
         self.session.close()
         has_ended = self.worker.shutdown() if self.worker.isRunning() else True
         if not has_ended:

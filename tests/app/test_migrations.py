@@ -34,10 +34,10 @@ def test_new_database_has_version_zero() -> None:
 def test_migrate_runs_all_steps_and_stores_the_number() -> None:
     connection = make_connection()
     migrate(connection)
-    assert stored_version(connection) == len(STEPS) == 3
+    assert stored_version(connection) == len(STEPS) == 4
     assert {"conversations", "messages", "message_index", "title_index"} <= set(tables(connection))
     migrate(connection)
-    assert stored_version(connection) == 3
+    assert stored_version(connection) == len(STEPS)
 
 
 def test_version_1_gets_the_kind_of_failure_and_keeps_its_rows() -> None:
@@ -61,7 +61,7 @@ def test_version_2_gets_parts_of_prompts_and_keeps_its_rows() -> None:
         " VALUES ('a', 'assistant', 'half', 3.0, 'complete', x'01000000')"
     )
     migrate(connection)
-    assert stored_version(connection) == 3
+    assert stored_version(connection) == len(STEPS)
     rows = connection.execute(
         "SELECT content, token_ids, part_ids, part_digest, left_out FROM messages"
     )

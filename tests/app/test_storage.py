@@ -291,7 +291,7 @@ def test_database_of_a_newer_quire_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE x(y)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 3"):
+    with pytest.raises(DatabaseTooNewError, match="format 99, this one knows 4"):
         make_store(tmp_path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -305,7 +305,7 @@ def test_database_of_an_older_quire_is_copied_before_it_is_lifted(tmp_path: Path
     lifted = make_store(tmp_path, steps=steps)
     assert lifted.load(chat.id) == chat
     lifted.close()
-    copy = ConversationStore(tmp_path / "chats.format-3.db")
+    copy = ConversationStore(tmp_path / "chats.format-4.db")
     assert copy.load(chat.id) == chat
     copy.close()
 

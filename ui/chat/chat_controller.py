@@ -3,7 +3,7 @@
 from PySide6.QtCore import QObject, Qt
 
 from app.chat_session import ChatSession
-from app.conversation import Conversation, ConversationId, MessageId
+from app.conversation import Conversation, MessageId
 from app.session_changes import (
     ConversationsChanged,
     ConversationShown,
@@ -18,7 +18,9 @@ from app.session_changes import (
     ReplyWaits,
     SessionChange,
 )
+from app.texts import joined
 from ui.chat.chat_pane import ChatPane
+from ui.chat.draft_keeper import DraftKeeper
 from ui.controls.text_bounds import too_long
 from ui.replies.answer_words import NUM_ANSWERS, alike_text
 from ui.replies.message_view import OwnMessageView
@@ -27,15 +29,18 @@ NEW_CHAT_TITLE = "New chat"
 
 
 class ChatController(QObject):
-    """Shows what the session says about the chat, and tells it what the person does there."""
+    """Shows what the session says about the chat, and tells it what the person does there.
+
+    Attributes:
+        drafts: Keeps what is written in the composer.
+    """
 
     def __init__(self, session: ChatSession, pane: ChatPane, parent: QObject) -> None:
         super().__init__(parent)
         self._session = session
         self._pane = pane
-        self._shown_id: ConversationId | None = None
-        self._drafts: dict[ConversationId | None, str] = {}
         composer = pane.composer
+        self.drafts = DraftKeeper(session, composer, self)
         composer.sent.connect(self._send)
         composer.stop_requested.connect(session.stop)
         composer.edit_last_requested.connect(self._edit_last)
@@ -58,6 +63,12 @@ class ChatController(QObject):
     def focus_composer(self) -> None:
         """Put the caret where the next message is written."""
         self._pane.composer.input.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def close(self) -> None:
+        """The window goes: what is written in the composer, and in editors, is kept."""
+        for text in self._pane.messages.edits_beyond(()):
+            self._take_back(text)
+        self.drafts.keep()
 
     def _follow(self, change: SessionChange) -> None:
         match change:
@@ -85,6 +96,7 @@ class ChatController(QObject):
                 self._show_title()
             case MessageAdded(message):
                 messages.update_message(message, self._versions(message.id))
+                self.drafts.keep()  # what was sent is none any more
             case ReplyStarted(message):
                 messages.begin_reply(message, self._versions(message.id))
                 self._pane.composer.set_replying(True)
@@ -106,7 +118,7 @@ class ChatController(QObject):
         path = conversation.path() if conversation else []
         for text in self._pane.messages.edits_beyond(path):
             self._take_back(text)  # its editor goes with the message
-        self._swap_draft(conversation.id if conversation else None)
+        self.drafts.show(conversation.id if conversation else None)
         versions = conversation.versions_on_path() if conversation else {}
         self._pane.messages.mark_left_out(self._session.left_out_mark())
         self._pane.messages.set_running(self._session.running_versions())
@@ -128,15 +140,6 @@ class ChatController(QObject):
     def _show_replying(self) -> None:
         self._pane.composer.set_replying(self._session.is_replying)
 
-    def _swap_draft(self, chat_id: ConversationId | None) -> None:
-        """Keep what is written for the chat that goes, bring back what waits for the one that comes."""
-        if chat_id == self._shown_id:
-            return
-        composer = self._pane.composer
-        self._drafts[self._shown_id] = composer.text
-        self._shown_id = chat_id
-        composer.set_text(self._drafts.pop(chat_id, ""))
-
     def _send(self, text: str) -> None:
         # Emptied first: sending may show a stored chat in place of the new one, and the text
         # must not stay behind as the new chat's draft.
@@ -154,10 +157,10 @@ class ChatController(QObject):
         if isinstance(view, OwnMessageView):
             written = view.edited_text or ""
             view.stop_editing()
-            view.start_editing(text if written == view.message.content else _before(text, written))
+            view.start_editing(text if written == view.message.content else joined(text, written))
         else:
             composer = self._pane.composer
-            composer.set_text(_before(text, composer.text))
+            composer.set_text(joined(text, composer.text))
 
     def _edit(self, key: int, text: str) -> None:
         if not self._session.edit(MessageId(key), text):
@@ -185,7 +188,3 @@ class ChatController(QObject):
     def _take_suggestion(self, prompt: str) -> None:
         self._pane.composer.set_text(prompt)
         self.focus_composer()
-
-
-def _before(text: str, written: str) -> str:
-    return f"{text}\n\n{written}" if written.strip() else text
