@@ -43,14 +43,21 @@ class ChatList:
         """All chats, the last used first."""
         return self._announcer.stored(self._store.conversations) or []
 
-    def notice_others(self) -> None:
-        """Tell that the list differs if another process, `ask`, has stored something."""
+    def notice_others(self) -> bool:
+        """Tell that the list differs if another process, `ask`, has changed it.
+
+        Returns:
+            Whether another process may have stored anything.
+        """
         try:
-            has_changed = self._store.list_was_changed_elsewhere()
+            if not self._store.was_changed_elsewhere():
+                return False
+            has_changed = self._store.list_was_changed()
         except StorageError:
-            return  # it is told when a person wants something of the store
+            return False  # it is told when a person wants something of the store
         if has_changed:
             self._announcer.notify(ConversationsChanged())
+        return True
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""

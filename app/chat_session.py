@@ -12,6 +12,7 @@ from pathlib import Path
 
 from app.announcer import Announcer
 from app.chat_list import ChatList
+from app.chat_watch import ChatWatch
 from app.context_room import left_out_mark
 from app.conversation import (
     ChatSettings,
@@ -83,6 +84,7 @@ class ChatSession:
         self._shown = ShownChat(around)
         self._sending = Sending(self._shown, around)
         self.drafts = Drafts(around, self._sending)
+        self._watch = ChatWatch(self._shown, around)
         self._chats = ChatList(self._shown, around, show_new=self.new_chat, show=self.open_chat)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
@@ -143,9 +145,16 @@ class ChatSession:
         return self._chats.all()
 
     def notice_others(self) -> None:
-        """Have ConversationsChanged told if another process has stored something; to be called often."""
-        if not self._is_closed:
-            self._chats.notice_others()
+        """Have told what another process has stored, in the list and in the chat that is shown.
+
+        To be called often.
+        """
+        if self._is_closed:
+            return
+        if self._chats.notice_others():
+            self._watch.note()
+        if not self._sending.is_busy:  # what is held belongs to the chat as it is
+            self._watch.look()
 
     def search(self, text: str) -> list[SearchHit]:
         """Chats whose title or messages hold all words, the last used first."""

@@ -7,6 +7,8 @@ How a view follows them:
 - MessageAdded, ReplyStarted: append the message at the end of the visible path.
 - ReplyPrefilling, ReplyGrew, ReplyWaits: only ever for the last message of the visible path.
 - MessageChanged: a message of the visible path has its final content and status.
+- MessageAdded, MessageChanged come as well for what another process writes in the chat: then a reply may
+  be added, and one with status "streaming" be changed as it grows.
 - RepliesChanged: replies that are not on the visible path may have begun or ended, in any chat.
 """
 

@@ -99,6 +99,12 @@ class ShownChat:
         """Whether the reply at the end of the path is still in the making."""
         return self.desk.reply_of(self.leaf_id) is not None
 
+    @property
+    def grows_elsewhere(self) -> bool:
+        """Whether the reply at the end of the path is being made by another process."""
+        leaf = self.message(self.leaf_id) if self.leaf_id is not None else None
+        return leaf is not None and leaf.status == "streaming" and not self.is_replying
+
     def running_versions(self) -> dict[MessageId, int]:
         """How many versions of a message are in the making, itself counted; for messages of the path."""
         running = self.desk.num_running(self.id)
@@ -115,6 +121,10 @@ class ShownChat:
         """Show this chat from its beginning."""
         self._conversation = conversation
         self._announcer.notify(ConversationShown(conversation))
+
+    def take(self, conversation: Conversation) -> None:
+        """The chat is this now; who calls it tells the listeners what differs."""
+        self._conversation = conversation
 
     def show_branch(self, leaf_id: MessageId) -> None:
         """Show the path that ends here."""
@@ -136,7 +146,7 @@ class ShownChat:
         if conversation is None:
             return
         leaf_id = self._announcer.stored(lambda: self._store.leaf_of(conversation.id))
-        if leaf_id is None or leaf_id in conversation.messages:
+        if leaf_id is None or (leaf_id in conversation.messages and not self.grows_elsewhere):
             return
         self.interrupt()
         stored = self._announcer.stored(lambda: self._store.load(conversation.id))

@@ -8,6 +8,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.conversation import (
@@ -34,6 +35,22 @@ from app.stored_values import (
     part_to_blobs,
 )
 from inference.request import PromptPart, Role
+
+NO_MESSAGE = MessageId(0)
+"""Lower than the id of any message."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """The message that ends a chat's path, without its text.
+
+    Attributes:
+        num_chars: How long its text is.
+    """
+
+    message_id: MessageId
+    status: MessageStatus
+    num_chars: int
 
 
 class ConversationStore:
@@ -108,13 +125,7 @@ class ConversationStore:
         if not rows:
             return None
         title, created_at, updated_at, settings, leaf_id = rows[0]
-        found = self._read(
-            "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
-            " model_key, metrics, error, failure_kind, part_ids, part_digest, left_out"
-            " FROM messages WHERE conversation_id = ? ORDER BY id",
-            (conversation_id,),
-        )
-        messages = {message.id: message for message in map(message_from_row, found)}
+        messages = {message.id: message for message in self.messages_from(conversation_id)}
         return Conversation(
             conversation_id,
             title,
@@ -124,6 +135,18 @@ class ConversationStore:
             messages=messages,
             leaf_id=leaf_id if leaf_id in messages else max(messages, default=None),
         )
+
+    def messages_from(
+        self, conversation_id: ConversationId, first_id: MessageId = NO_MESSAGE
+    ) -> list[Message]:
+        """A chat's messages with this id or a higher one, which are all that were added since it."""
+        found = self._read(
+            "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
+            " model_key, metrics, error, failure_kind, part_ids, part_digest, left_out"
+            " FROM messages WHERE conversation_id = ? AND id >= ? ORDER BY id",
+            (conversation_id, first_id),
+        )
+        return list(map(message_from_row, found))
 
     def rename(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; its place in the list stays."""
@@ -144,6 +167,16 @@ class ConversationStore:
         """The end of a chat's stored path; None if it is empty or gone."""
         rows = self._read("SELECT leaf_id FROM conversations WHERE id = ?", (conversation_id,))
         return rows[0][0] if rows else None
+
+    def end_of(self, conversation_id: ConversationId) -> StoredEnd | None:
+        """The end of a chat's stored path as it is now; None if it is empty or gone."""
+        rows = self._read(
+            "SELECT messages.id, status, length(content) FROM conversations"
+            " JOIN messages ON messages.id = leaf_id"
+            " WHERE conversations.id = ? AND deleted_at IS NULL",
+            (conversation_id,),
+        )
+        return StoredEnd(MessageId(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
 
     def touch(self, conversation_id: ConversationId) -> float:
         """Move a chat to the top of the list; returns the time that was stored."""
@@ -301,15 +334,16 @@ class ConversationStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def list_was_changed_elsewhere(self) -> bool:
-        """Whether another process may have stored, used or removed a chat since this was asked last.
+    def was_changed_elsewhere(self) -> bool:
+        """Whether another process, or the thread of the drafts, has stored anything since this was asked last.
 
-        Takes microseconds while no other process stores anything.
+        Takes microseconds.
         """
-        version = self._data_version()
-        if version == self._seen_version:
-            return False
-        self._seen_version = version
+        seen, self._seen_version = self._seen_version, self._data_version()
+        return seen != self._seen_version
+
+    def list_was_changed(self) -> bool:
+        """Whether a chat may have been stored, used or removed since this was asked last."""
         seen, self._seen_list = self._seen_list, self._list_state()
         return seen != self._seen_list
 

@@ -6,6 +6,7 @@ from app.chat_session import ChatSession
 from app.session_changes import (
     ConversationShown,
     GuessingChanged,
+    MessageAdded,
     MessageChanged,
     ModelChanged,
     ModelState,
@@ -51,7 +52,7 @@ class StatusController(QObject):
             case ReplyStarted():
                 self._bar.show_speed("")
                 self._bar.show_first_word("")
-            case MessageChanged(message, _):
+            case MessageAdded(message) | MessageChanged(message, _):
                 self._numbers.cancel()
                 if message.metrics is not None:
                     self._metrics = message.metrics

@@ -869,7 +869,7 @@ def test_store_that_cannot_be_asked_is_not_complained_of_each_second(
     def refuse() -> bool:
         raise StorageError("The disk reported an error.", hint="")
 
-    monkeypatch.setattr(ready.store, "list_was_changed_elsewhere", refuse)
+    monkeypatch.setattr(ready.store, "was_changed_elsewhere", refuse)
     ready.session.notice_others()
     ready.session.close()
     ready.session.notice_others()

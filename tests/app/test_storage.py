@@ -22,7 +22,7 @@ from app.conversation import (
 from app.database import FULL_CHECK_BYTES, storage_error
 from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
 from app.migrations import STEPS, migrate, stored_version
-from app.storage import ConversationStore
+from app.storage import ConversationStore, StoredEnd
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
 from inference.request import PromptPart, Role
@@ -489,7 +489,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from app.conversation import Conversation, ConversationId
-from app.storage import ConversationStore
+from app.storage import ConversationStore, StoredEnd
 
 store = ConversationStore(Path(sys.argv[1]))
 store.add_conversation(Conversation(ConversationId("a"), "t", 0.0, 0.0))
@@ -577,17 +577,21 @@ def test_pipe_in_the_place_of_the_database_is_refused_at_once(tmp_path: Path) ->
 
 def test_chats_that_another_connection_stores_are_noticed_once(tmp_path: Path) -> None:
     one, other = make_store(tmp_path), make_store(tmp_path)
-    assert not one.list_was_changed_elsewhere()
+
+    def is_noticed(store: ConversationStore) -> bool:
+        return store.was_changed_elsewhere() and store.list_was_changed()
+
+    assert not is_noticed(one)
     chat = add_chat(other, "a", "Hi")
-    assert one.list_was_changed_elsewhere()
-    assert not one.list_was_changed_elsewhere()
+    assert is_noticed(one)
+    assert not is_noticed(one)
     other.touch(chat.id)
-    assert one.list_was_changed_elsewhere()
+    assert is_noticed(one)
     other.delete(chat.id)
-    assert one.list_was_changed_elsewhere()
+    assert is_noticed(one)
     add_chat(one, "b")
-    assert not one.list_was_changed_elsewhere()
-    assert other.list_was_changed_elsewhere()
+    assert not is_noticed(one)
+    assert is_noticed(other)
     one.close()
     other.close()
 
@@ -595,9 +599,19 @@ def test_chats_that_another_connection_stores_are_noticed_once(tmp_path: Path) -
 def test_reply_that_grows_in_another_process_does_not_change_the_list(tmp_path: Path) -> None:
     one, other = make_store(tmp_path), make_store(tmp_path)
     chat = add_chat(other, "a", "Hi", "Half")
-    assert one.list_was_changed_elsewhere()
+    assert one.was_changed_elsewhere()
+    assert one.list_was_changed()
     reply = chat.path()[-1]
     other.update_message(replace(reply, content="Half of it"))
-    assert not one.list_was_changed_elsewhere()
+    assert one.was_changed_elsewhere()
+    assert not one.list_was_changed()
     one.close()
     other.close()
+
+
+def test_end_of_a_chat_is_its_last_message_without_its_text(store: ConversationStore) -> None:
+    chat = add_chat(store, "a", "Hi", "Hälf")
+    assert store.end_of(chat.id) == StoredEnd(chat.path()[-1].id, "complete", 4)
+    assert store.messages_from(chat.id, chat.path()[-1].id) == chat.path()[-1:]
+    store.delete(chat.id)
+    assert store.end_of(chat.id) is None

@@ -1,6 +1,7 @@
 """Chats that another process stores come into the list by themselves, and never under a press."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
@@ -12,6 +13,8 @@ from app.conversation import Conversation, ConversationId
 from app.storage import ConversationStore
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
+from ui.replies.message_view import OwnMessageView
+from ui.replies.reply_view import ReplyView
 from ui.sidebar.chat_list import ChatList
 
 Opener = Callable[..., OpenWindow]
@@ -179,3 +182,33 @@ def _move(widget: QWidget, place: QPoint) -> None:
         Qt.KeyboardModifier.NoModifier,
     )
     QApplication.sendEvent(widget, event)
+
+
+def test_what_another_process_says_in_the_open_chat_comes_by_itself(
+    window: OpenWindow, others: Others
+) -> None:
+    """Without moving what the person is at: an open editor, the composer's text and the focus stay."""
+    own = window.view(window.messages[0].id)
+    assert isinstance(own, OwnMessageView)
+    own.start_editing("Mine, edited")
+    window.type("half a thou")
+    focused = window.window.focusWidget()
+    chat_id = ConversationId(window.chat_id("Mine"))
+    asked = others.store.add_message(
+        chat_id, parent_id=window.messages[-1].id, role="user", content="Asked"
+    )
+    reply = others.store.add_message(
+        chat_id, parent_id=asked.id, role="assistant", content="", status="streaming"
+    )
+    window.wait(lambda: len(window.texts) == 4)
+    view = window.view(reply.id)
+    assert isinstance(view, ReplyView)
+    assert view.is_streaming
+    assert window.chat.composer.button.mode == "send"  # it is not ours to stop
+    others.store.update_message(replace(reply, content="Two.", status="complete"))
+    window.wait(lambda: not view.is_streaming)
+    window.wait(lambda: view.plain_text() == "Two.")
+    assert window.texts == ["Mine", "One.", "Asked", "Two."]
+    assert own.edited_text == "Mine, edited"
+    assert window.chat.composer.text == "half a thou"
+    assert window.window.focusWidget() is focused

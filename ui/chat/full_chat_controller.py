@@ -9,6 +9,7 @@ from app.session_changes import (
     ChatIsFull,
     ConversationShown,
     DraftMeasured,
+    MessageAdded,
     MessageChanged,
     ModelChanged,
     ReplyStarted,
@@ -70,7 +71,7 @@ class FullChatController(QObject):
             case ChatIsFull(prompt_tokens, context_tokens):
                 self._refused = change
                 self._take_size((prompt_tokens, context_tokens), is_alone=change.is_alone)
-            case MessageChanged():
+            case MessageAdded() | MessageChanged():
                 self._measure_later()
             case ReplyStarted():
                 self._refused = None
