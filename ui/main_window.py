@@ -108,6 +108,10 @@ class MainWindow(QWidget):
         self.sidebar = Sidebar(theme, self)
         self._handle = _Handle(self)
         self._ring = FocusRing(theme, self)
+        # Wherever the focus is: the composer, say, has a use for Escape of its own.
+        self._escape = QShortcut(QKeySequence(Qt.Key.Key_Escape), self)
+        self._escape.setEnabled(False)
+        self._escape.activated.connect(self.close_drawer)
         self._fold = QVariantAnimation(self)
         self._fold.setEasingCurve(QEasingCurve.Type.OutCubic)
         self._fold.valueChanged.connect(self._set_shift)
@@ -145,8 +149,10 @@ class MainWindow(QWidget):
         self._move_sidebar()
 
     def close_drawer(self) -> None:
-        """Close the sidebar if it lies over the chat."""
+        """Close the sidebar if it lies over the chat; the focus does not stay behind in it."""
         if self.is_narrow and self._is_drawer_open:
+            if _holds(self.sidebar, self.focusWidget()):
+                self.chat.composer.setFocus(Qt.FocusReason.OtherFocusReason)
             self.toggle_sidebar()
 
     def open_sidebar(self) -> None:
@@ -182,12 +188,10 @@ class MainWindow(QWidget):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override."""
-        if event.key() != Qt.Key.Key_Escape:
-            super().keyPressEvent(event)
-        elif self.is_narrow and self._is_drawer_open:
-            self.close_drawer()
-        else:
+        if event.key() == Qt.Key.Key_Escape:
             self.escaped.emit()
+        else:
+            super().keyPressEvent(event)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Qt override."""
@@ -204,9 +208,11 @@ class MainWindow(QWidget):
     def _settle(self) -> None:
         """Go to the final place of the sidebar at once."""
         self._fold.stop()
+        self._escape.setEnabled(self.is_narrow and self._is_drawer_open)
         self._set_shift(0.0 if self.is_sidebar_open else 1.0)
 
     def _move_sidebar(self) -> None:
+        self._escape.setEnabled(self.is_narrow and self._is_drawer_open)
         target = 0.0 if self.is_sidebar_open else 1.0
         duration = self._theme.duration_ms(_FOLD_MS)
         if not self.isVisible() or duration == 0:

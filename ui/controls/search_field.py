@@ -1,6 +1,6 @@
 """The search row of the sidebar: looks like a row until it is used. GUI thread."""
 
-from PySide6.QtCore import QRect, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
@@ -38,6 +38,18 @@ class SearchField(QLineEdit):
         self.textChanged.connect(lambda text: self._clear_button.setVisible(bool(text)))
         theme.changed.connect(self._apply)
         self._apply()
+
+    def event(self, event: QEvent) -> bool:
+        """Qt override: what Escape clears here, it does not close around it."""
+        if (
+            event.type() == QEvent.Type.ShortcutOverride
+            and isinstance(event, QKeyEvent)
+            and event.key() == Qt.Key.Key_Escape
+            and self.text()
+        ):
+            event.accept()
+            return True
+        return super().event(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Qt override: Escape clears, then leaves; Down goes to the list."""
