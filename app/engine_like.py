@@ -76,6 +76,10 @@ class EngineLike(Protocol):
 EngineFactory = Callable[[str, EngineConfig, Callable[[LoadProgress], None]], EngineLike]
 
 
+ModelCheck = Callable[[str], None]
+"""Raises an EngineError if the factory would surely refuse this model; takes milliseconds."""
+
+
 def outputs_of(engine: EngineLike, request: GenerateRequest) -> Iterator[StepOutput]:
     """Make one reply with an engine that makes no other.
 

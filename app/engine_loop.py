@@ -17,7 +17,7 @@ import psutil
 
 from app.context_room import has_room
 from app.engine_guesses import EngineGuesses
-from app.engine_like import EngineFactory, EngineLike
+from app.engine_like import EngineFactory, EngineLike, ModelCheck
 from app.engine_replies import EngineReplies
 from app.failures import BUG, LESS_MEMORY, failure_from, is_scheme_refused
 from app.kept_blocks import forget_all, forget_chat, keep_only
@@ -65,6 +65,7 @@ class EngineLoop:
         emit: Takes each event; called on the engine thread.
         clock: Seconds, rising.
         kv_dir: Where blocks are kept on disk; None if they are not.
+        check: Looks at a model before another is closed for it.
     """
 
     def __init__(
@@ -74,14 +75,17 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
         *,
         kv_dir: Path | None = None,
+        check: ModelCheck | None = None,
     ) -> None:
         self._factory = factory
+        self._check = check
         self._kv_dir = kv_dir
         self._emit = emit
         self._clock = clock
         self._commands: deque[Command] = deque()
         self._has_command = threading.Condition()
         self._engine: EngineLike | None = None
+        self._ready: ModelReady | None = None  # what was said of that one
         self._path = ""
         self._replies = EngineReplies(emit)
         self._guesses = EngineGuesses(emit)
@@ -158,6 +162,8 @@ class EngineLoop:
     # ------------------------------------------------------------------ the model
 
     def _load(self, command: LoadModel) -> None:
+        if not self._is_worth_closing_for(command):
+            return
         self._close_engine()
         self._path = command.path
 
@@ -183,8 +189,23 @@ class EngineLoop:
             self._needs_tending = False
             # The window knows the model by the path it asked for.
             info = replace(engine.info, path=command.path)
-            self._emit(ModelReady(info, command.config))
+            self._ready = ModelReady(info, command.config)
+            self._emit(self._ready)
             self._next_stats_at = 0.0
+
+    def _is_worth_closing_for(self, command: LoadModel) -> bool:
+        """Whether the model that is open is to go: a broken file shows before, in milliseconds."""
+        if self._engine is None or self._check is None:
+            return True
+        try:
+            self._check(command.path)
+        except EngineError as error:
+            logger.warning("A model could not be opened, the one before stays: %s", error)
+            failure = failure_from(error)
+            failed = ModelFailed(command.path, failure, config=command.config, kept=self._ready)
+            self._emit(failed)
+            return False
+        return True
 
     def _give_way(self) -> None:
         """Break off a load that a command in the queue has made useless."""
@@ -208,13 +229,13 @@ class EngineLoop:
             return
         self._replies.abort_all(engine)
         self._guesses.reset()
-        self._engine = None
+        self._engine = self._ready = None
         engine.close()
 
     def _fail_all(self) -> None:
         self._replies.fail_all()
         self._guesses.reset()
-        engine, self._engine = self._engine, None
+        engine, self._engine, self._ready = self._engine, None, None
         try:
             if engine is not None:
                 engine.close()

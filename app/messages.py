@@ -203,17 +203,19 @@ class ModelReady:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """The load ended with an error; no model is open.
+    """The load ended with an error; no model is open, or still the one before.
 
     Attributes:
         is_scheme_refused: It would open with another way to store keys and values.
         config: How it was to be opened; None if it was open and broke.
+        kept: What was said of the model that is open still; None if none is.
     """
 
     path: str
     failure: Failure
     is_scheme_refused: bool = False
     config: EngineConfig | None = None
+    kept: ModelReady | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,16 @@ from app.messages import (
     ModelUnloaded,
     SetCacheBudgets,
 )
-from app.session_changes import BudgetRefused, ModelChanged, ModelState, SchemeRefused
+from app.session_changes import (
+    BudgetRefused,
+    ModelChanged,
+    ModelRefused,
+    ModelState,
+    SchemeRefused,
+)
 from app.settings import MAX_RECENT_MODELS, SettingsStore
 from inference.config import EngineConfig, KvSchemeName
+from inference.metrics import ModelInfo
 
 ModelEvent = ModelLoading | ModelReady | ModelFailed | ModelUnloaded | GuessEvent
 
@@ -59,11 +66,19 @@ class ModelDesk:
         self._config: EngineConfig | None = None  # of the newest load
         # While a model is opened with another budget of the device: what was set before.
         self._before: tuple[int | None] | None = None
+        self._back = ""  # while a model is opened: path of the one that was open before
 
     def load(self, path: str) -> None:
-        """Open a model; the one that is open is closed, its replies end as stopped."""
+        """Open a model; the one that is open is closed, its replies end as stopped.
+
+        If it cannot be opened, the one before stays, or is opened again: ModelRefused tells so.
+        """
         if path != self.state.path:
             self._before = None
+        if self.state.kind == "ready":
+            self._back = self.state.path
+        if self._back == path:
+            self._back = ""
         self._config = engine_config(self._settings.value, path, kv_dir=self._kv_dir)
         self._post(LoadModel(path, self._config))
         self._set(ModelState("loading", path))
@@ -117,17 +132,25 @@ class ModelDesk:
             case ModelLoading():
                 self._set(ModelState("loading", path, event.stage, event.fraction))
             case ModelReady():
-                self._before = None
-                self._set(ModelState("ready", path, info=event.info))
-                self._remember(path)
-                is_guessing = self._config is None or self._config.guess != "off"
-                self.guesses.model_opened(path, is_guessing=is_guessing)
+                self._opened(event.info)
             case ModelFailed():
                 self._failed(event)
+
+    def _opened(self, info: ModelInfo) -> None:
+        self._before, self._back = None, ""
+        self._set(ModelState("ready", info.path, info=info))
+        self._remember(info.path)
+        is_guessing = self._config is None or self._config.guess != "off"
+        self.guesses.model_opened(info.path, is_guessing=is_guessing)
 
     def _failed(self, event: ModelFailed) -> None:
         general, before = self._settings.value, self._before
         self._before = None
+        if event.kept is not None:
+            self._config = event.kept.config
+            self._announcer.notify(ModelRefused(event.path, event.failure))
+            self._opened(event.kept.info)
+            return
         if event.is_scheme_refused and kv_scheme_of(general, event.path) != "auto":
             self._settings.change(kv_schemes=with_kv_scheme(general, event.path, "auto"))
             self.load(event.path)
@@ -136,6 +159,10 @@ class ModelDesk:
             self._settings.change(kv_cache_bytes=before[0])
             self.load(event.path)
             self._announcer.notify(BudgetRefused(event.failure.message))
+        elif self._back:
+            back, self._back = self._back, ""
+            self._announcer.notify(ModelRefused(event.path, event.failure))
+            self.load(back)
         else:
             self._set(ModelState("failed", event.path, failure=event.failure))
 

@@ -137,6 +137,18 @@ class ModelChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRefused:
+    """A model could not be opened; the one before stays, or is opened again: ModelChanged says it next.
+
+    Attributes:
+        path: Of the model that could not be opened.
+    """
+
+    path: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class GuessState:
     """How the open model's tokens are guessed ahead.
 
@@ -310,6 +322,7 @@ SessionChange = (
     | RepliesChanged
     | RepliesAlike
     | ModelChanged
+    | ModelRefused
     | GuessingChanged
     | DraftRefused
     | StatsChanged

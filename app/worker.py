@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QThread, Signal
 
-from app.engine_like import EngineFactory, EngineLike
+from app.engine_like import EngineFactory, EngineLike, ModelCheck
 from app.engine_loop import EngineLoop
 from app.messages import Command, Shutdown
 from app.preload import import_engine
@@ -26,6 +26,7 @@ class EngineWorker(QThread):
         engine_factory: Opens a model, on the engine thread; None takes the real engine, which
             is imported there, so that the window is on the screen before torch is loaded.
         kv_dir: Where blocks are kept on disk; None if they are not.
+        check: Looks at a model before another is closed for it; None takes what fits the factory.
 
     Signals:
         event: An `app.messages.Event`; delivered to the GUI thread.
@@ -39,9 +40,12 @@ class EngineWorker(QThread):
         parent: QObject | None = None,
         *,
         kv_dir: Path | None = None,
+        check: ModelCheck | None = None,
     ) -> None:
         super().__init__(parent)
-        self._loop = EngineLoop(engine_factory or open_engine, self.event.emit, kv_dir=kv_dir)
+        if engine_factory is None:
+            engine_factory, check = open_engine, check_model
+        self._loop = EngineLoop(engine_factory, self.event.emit, kv_dir=kv_dir, check=check)
 
     def post(self, command: Command) -> None:
         """Queue a command; returns at once."""
@@ -63,6 +67,15 @@ class EngineWorker(QThread):
         """
         self.post(Shutdown())
         return bool(self.wait(round(timeout_s * 1000)))
+
+
+def check_model(path: str) -> None:
+    """Look at a model for the real engine.
+
+    Raises:
+        ModelFileError: It cannot be opened.
+    """
+    import_engine().check(path)
 
 
 def open_engine(

@@ -25,6 +25,7 @@ from inference.engine_stats import count_all
 from inference.errors import EngineError
 from inference.live_requests import Clock, LiveRequests
 from inference.metrics import EngineStats, ModelInfo
+from inference.model.loader import check_model
 from inference.model.memory import release_unused
 from inference.request import ChatMessage, GenerateRequest, PromptSize, RequestId, StepOutput
 from inference.speculation.base import KeptMemory
@@ -72,6 +73,15 @@ class Engine:
                 engine.close()
                 raise
         return engine
+
+    @staticmethod
+    def check(path: Path | str) -> None:
+        """Look whether a model could be opened, as far as its files tell that in milliseconds.
+
+        Raises:
+            ModelFileError: As `load` would.
+        """
+        check_model(path)
 
     @property
     def info(self) -> ModelInfo:

@@ -130,6 +130,22 @@ def load_model(
     return loaded
 
 
+def check_model(path: Path | str) -> None:
+    """Look at the files of a model as far as that takes milliseconds; nothing is loaded.
+
+    Raises:
+        ModelFileError: The file or folder is not sound; names it and the reason.
+        UnsupportedModelError: It is sound, but of a kind that is not known.
+    """
+    path = Path(path)
+    if os.path.isdir(path):
+        folder_loading.check_config(check_folder(path))
+        return
+    with GgufFile.read(path) as file:
+        plan_model(file)
+        gguf_loading.check_weight_types(file)
+
+
 def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> LoadedModel:
     path = files.path
     reporter.begin("Reading the file", until=0.05)

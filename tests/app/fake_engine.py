@@ -72,6 +72,8 @@ class FakeScript:
         finish_reason: Of replies that come to their end.
         load_stages: Reported one by one while loading.
         load_error: Raised at the end of the load.
+        load_errors: The same, for single models by their path.
+        check_errors: What a look at the files of single models says, by their path.
         kernels: What computes.
         request_error: Raised by add_request.
         error_after_tokens: After so many tokens a reply ends with `reply_error`.
@@ -101,6 +103,8 @@ class FakeScript:
     finish_reason: FinishReason = "stop"
     load_stages: tuple[str, ...] = ("Reading the file", "Loading weights")
     load_error: EngineError | None = None
+    load_errors: dict[str, EngineError] = field(default_factory=dict)
+    check_errors: dict[str, EngineError] = field(default_factory=dict)
     request_error: EngineError | None = None
     error_after_tokens: int | None = None
     reply_error: EngineError = field(default_factory=lambda: EngineError("The device failed."))
@@ -173,8 +177,9 @@ class FakeEngine:
             if script.before_stage is not None:
                 script.before_stage(stage)
             on_progress(LoadProgress(stage, number / len(script.load_stages)))
-        if script.load_error is not None:
-            raise script.load_error
+        load_error = script.load_error or script.load_errors.get(path)
+        if load_error is not None:
+            raise load_error
         if config.draft_model is not None and script.draft_error is not None:
             raise script.draft_error
         if script.refused_scheme and config.kv_scheme == script.refused_scheme:
@@ -386,3 +391,7 @@ class FakeEngineFactory:
         engine = FakeEngine(path, config, on_progress, script=self.script)
         self.engines.append(engine)
         return engine
+
+    def check(self, path: str) -> None:
+        if path in self.script.check_errors:
+            raise self.script.check_errors[path]

@@ -34,7 +34,13 @@ class Bench:
         self.now = 0.0
         self.tick = 0.0
         self.on_event: Callable[[Event], None] = lambda _: None
-        self.loop = EngineLoop(self.factory, self.take, clock=lambda: self.now, kv_dir=kv_dir)
+        self.loop = EngineLoop(
+            self.factory,
+            self.take,
+            clock=lambda: self.now,
+            kv_dir=kv_dir,
+            check=self.factory.check,
+        )
 
     @property
     def script(self) -> FakeScript:

@@ -14,10 +14,11 @@ from transformers import PreTrainedModel
 
 from inference.errors import (
     EngineError,
+    ModelFileError,
     NotEnoughMemoryError,
 )
 from inference.model import model_paths
-from inference.model.loader import load_model
+from inference.model.loader import check_model, load_model
 from inference.model.memory import choose_dtype
 from inference.request import ChatMessage, LoadProgress
 from tests.inference.gguf_files import write_twin
@@ -225,3 +226,19 @@ def test_load_model_on_cuda_gives_logits_of_the_original(tmp_path):
     with torch.inference_mode():
         logits = loaded.module(input_ids=torch.tensor([tokens], device="cuda")).logits[0]
     torch.testing.assert_close(logits.cpu(), eager_logits(module, tokens), atol=1e-3, rtol=1e-3)
+
+
+def test_check_model_takes_what_can_be_loaded_and_names_what_cannot(tmp_path):
+    sound = write_twin(make_module("llama"), tmp_path / "sound.gguf")
+    check_model(sound)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(sound.read_bytes()[:-100])
+    with pytest.raises(ModelFileError, match=r"cut\.gguf"):
+        check_model(cut)
+    folder = write_folder(make_module("llama"), tmp_path / "folder")
+    check_model(folder)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelFileError, match="model_type"):
+        check_model(folder)
+    with pytest.raises(ModelFileError, match="nowhere"):
+        check_model(tmp_path / "nowhere.gguf")

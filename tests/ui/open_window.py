@@ -32,7 +32,9 @@ class OpenWindow:
         self.paths.prepare()
         self.factory = FakeEngineFactory(script)
         self.application: QApplication = make_application()
-        self.program = Program(self.application, self.paths, EngineWorker(self.factory))
+        self.program = Program(
+            self.application, self.paths, EngineWorker(self.factory, check=self.factory.check)
+        )
         self.program.theme.reduce_motion = True
         self.window = self.program.window
         self.chat = self.window.chat

@@ -200,3 +200,58 @@ def test_without_any_model_the_first_screen_offers_to_open_one(
     window.wait(lambda: window.session.model.kind == "ready")
     assert window.chat.empty.cards[0].isVisible()
     assert _shown_texts(window)[0] == "Ready when you are"
+
+
+BROKEN = ModelFileError("bad.gguf", "the file ends too early.", hint="Get it again.")
+
+
+@pytest.mark.parametrize("shows", ["before", "while loading"])
+def test_model_before_goes_on_when_another_cannot_be_opened(
+    open_window: Opener, shows: str
+) -> None:
+    path = "/models/bad.gguf"
+    script = FakeScript(replies=["One."])
+    errors = script.check_errors if shows == "before" else script.load_errors
+    errors[path] = BROKEN
+    window = open_window(script)
+    window.start_engine()
+    window.say("First")
+    window.controller.models._load(path)
+    notice = window.chat.notice
+    window.wait(lambda: window.session.model.kind == "ready" and notice.isVisible())
+    assert window.session.model.path == "/models/fake.gguf"
+    assert window.chat.header.model_button.text() == "Fake 1B"
+    assert notice.text == (
+        "This model cannot be opened\n"
+        "bad.gguf: the file ends too early. Get it again. Fake 1B is open."
+    )
+    assert [button.text() for button in notice.buttons] == [
+        "Open another model…",
+        "Try again",
+        "Close",
+    ]
+    assert len(window.factory.calls) == (1 if shows == "before" else 3)
+    window.click("Try again", notice)
+    window.wait(lambda: window.session.model.kind == "ready" and notice.isVisible())
+    window.click("Close", notice)
+    assert not notice.isVisible()
+    window.say("Second")
+    assert window.texts == ["First", "One.", "Second", "One."]
+
+
+def test_note_about_a_refused_model_goes_when_one_goes_on(open_window: Opener) -> None:
+    path = "/models/bad.gguf"
+    window = open_window(FakeScript(check_errors={path: BROKEN}))
+    window.start_engine()
+    notice = window.chat.notice
+    window.session.load_model(path)
+    window.wait(notice.isVisible)
+    window.say("First")
+    window.say("Second")
+    assert not notice.isVisible()
+    window.session.load_model(path)
+    window.wait(notice.isVisible)
+    window.controller.models._load("/models/good.gguf")
+    window.wait(lambda: window.session.model.path == "/models/good.gguf")
+    window.wait(lambda: window.session.model.kind == "ready")
+    assert not notice.isVisible()

@@ -12,6 +12,7 @@ from app.session_changes import (
     GuessingChanged,
     MessageAdded,
     ModelChanged,
+    ModelRefused,
     ModelState,
     SessionChange,
 )
@@ -20,6 +21,7 @@ from ui.chat.chat_pane import ChatPane
 from ui.chat.model_guess_controller import GuessController
 from ui.chat.model_words import (
     composer_hint,
+    going_on_words,
     greeting,
     headline,
     model_label,
@@ -61,6 +63,7 @@ class ModelController(QObject):
         self._theme = theme
         self._starter: Path | None = None
         self._lacks_model = False
+        self._refused: ModelRefused | None = None  # what a person wanted and did not get
         self._menu: Menu | None = None
         self._guesses = GuessController(session, pane.toast, self)
         pane.header.model_button.clicked.connect(self.open_menu)
@@ -130,15 +133,21 @@ class ModelController(QObject):
 
     def _load(self, path: str | None) -> None:
         if path is not None:
+            self._refused = None
             self._session.load_model(path)
 
     def _follow(self, change: SessionChange) -> None:
         match change:
             case ModelChanged(state):
                 self._show(state)
+            case ModelRefused():
+                self._refused = change
             case GuessingChanged():
                 self._show_label()
-            case ConversationShown() | MessageAdded():
+            case MessageAdded():
+                self._forget_refused()  # the person goes on without it
+                self._show_hint()
+            case ConversationShown():
                 self._show_hint()
             case _:
                 pass
@@ -153,7 +162,10 @@ class ModelController(QObject):
         title = headline(state, lacks_model=lacks_model)
         self._pane.empty.show_lines(title, greeting(state), line)
         if state.kind == "failed":
+            self._refused = None
             self._show_failure(state)
+        elif self._refused is not None:
+            self._show_refusal(self._refused, state)
         elif self._pane.notice.isVisibleTo(self._pane):
             self._pane.show_notice(False)
 
@@ -166,6 +178,23 @@ class ModelController(QObject):
         has_messages = conversation is not None and bool(conversation.path())
         hint = composer_hint(self._session.model, has_messages=has_messages)
         self._pane.composer.set_hint(hint)
+
+    def _forget_refused(self) -> None:
+        if self._refused is not None:
+            self._refused = None
+            self._pane.show_notice(False)
+
+    def _show_refusal(self, refused: ModelRefused, state: ModelState) -> None:
+        """A model could not be opened, and the one before is there, or on its way."""
+        words = failure_words(refused.failure)
+        actions = [
+            ("Open another model…", self.ask_for_file),
+            ("Try again", lambda: self._load(refused.path)),
+            ("Close", self._forget_refused),
+        ]
+        text = f"{words.text} {going_on_words(state)}"
+        self._pane.notice.show_failure(words.title, text, actions)
+        self._pane.show_notice(True)
 
     def _show_failure(self, state: ModelState) -> None:
         if state.failure is None:

@@ -74,6 +74,12 @@ def path_name(path: str) -> str:
     return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
+def going_on_words(state: ModelState) -> str:
+    """The sentence about the model that goes on in place of one that cannot be opened."""
+    name = short_name(model_name(state))
+    return f"{name} is open." if state.kind == "ready" else f"{name} is being opened again."
+
+
 def composer_hint(state: ModelState, *, has_messages: bool) -> str:
     """What the empty composer says."""
     if has_messages:
