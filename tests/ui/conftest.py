@@ -21,8 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def open_window(qtbot: QtBot, tmp_path: Path) -> Iterator[Callable[..., OpenWindow]]:
+def open_window(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., OpenWindow]]:
     """Opens windows with a scripted engine; closes them at the end of the test."""
+    monkeypatch.setattr("app.present_files.WAIT_S", 10.0)  # the disk of tests answers, if late
     opened: list[OpenWindow] = []
     font = QApplication.font()  # a window with another text size changes it for all
 

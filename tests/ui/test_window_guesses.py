@@ -248,3 +248,20 @@ def test_note_of_a_menu_has_room_for_all_its_lines(open_window: Opener) -> None:
     assert room.width() - 20 >= max(metrics.horizontalAdvance(line) for line in lines)
     assert menu.width() < 420 + 2 * menu_margins().left()
     menu.close()
+
+
+def test_models_that_were_removed_meanwhile_are_offered_no_more(
+    open_window: Opener, files: dict[str, str]
+) -> None:
+    window = open_with(open_window, files)
+    Path(files["small"]).unlink()
+    offered = ["No second model", "tiny"]
+    assert [text for text in texts(guess_menu(window)) if text in (*offered, "small")] == offered
+    row_of(guess_menu(window), "tiny").trigger()
+    window.wait(lambda: window.engine.draft == files["tiny"])
+    Path(files["tiny"]).unlink()
+    assert ticked(guess_menu(window)) == ["Automatic", "tiny\tMissing"]  # it is in use still
+    row_of(guess_menu(window), "No second model").trigger()
+    window.wait(lambda: window.engine.draft is None)
+    assert NO_MATCH in texts(guess_menu(window))
+    assert ticked(guess_menu(window)) == ["Automatic", "No second model"]

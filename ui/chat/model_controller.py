@@ -1,12 +1,12 @@
 """Between the session and all that concerns the model: button, menu, notice. GUI thread."""
 
-import os
 from pathlib import Path
 
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QActionGroup
 
 from app.chat_session import ChatSession
+from app.present_files import PresentFiles
 from app.session_changes import (
     ConversationShown,
     GuessingChanged,
@@ -65,7 +65,8 @@ class ModelController(QObject):
         self._lacks_model = False
         self._refused: ModelRefused | None = None  # what a person wanted and did not get
         self._menu: Menu | None = None
-        self._guesses = GuessController(session, pane.toast, self)
+        self._files = PresentFiles()
+        self._guesses = GuessController(session, pane.toast, self._files, self)
         pane.header.model_button.clicked.connect(self.open_menu)
         pane.empty.open_model_requested.connect(self.ask_for_file)
         session.subscribe(self._follow)
@@ -93,8 +94,9 @@ class ModelController(QObject):
         menu = Menu(self._theme, "Models", self._pane)
         group = QActionGroup(menu)
         current = self._session.model
-        menu.add_heading("Recent models" if self._known() else "No models were opened yet")
-        for path in self._known():
+        known = self._known()
+        menu.add_heading("Recent models" if known else "No models were opened yet")
+        for path in known:
             is_open = current.kind in ("ready", "loading") and current.path == path
             menu.add_choice(
                 path_name(path),
@@ -126,7 +128,7 @@ class ModelController(QObject):
         """Recent models that are still there, then the starter model."""
         starter = [str(self._starter)] if self._starter is not None else []
         known = dict.fromkeys([*self._settings.value.recent_models, *starter])
-        return [path for path in known if os.path.exists(path)]
+        return self._files.of(known)
 
     def _folder(self) -> str:
         return start_folder(self._settings.value.model_path)

@@ -4,6 +4,7 @@ from PySide6.QtCore import QObject
 from PySide6.QtGui import QActionGroup
 
 from app.chat_session import ChatSession
+from app.present_files import PresentFiles
 from app.session_changes import DraftRefused, GuessingChanged, GuessState, SessionChange
 from ui.chat.model_guess_words import (
     EXPLANATION,
@@ -19,8 +20,11 @@ from ui.controls.toast import Toast
 class GuessController(QObject):
     """Offers the switch and draft models, and tells what comes of a choice."""
 
-    def __init__(self, session: ChatSession, toast: Toast, parent: QObject) -> None:
+    def __init__(
+        self, session: ChatSession, toast: Toast, files: PresentFiles, parent: QObject
+    ) -> None:
         super().__init__(parent)
+        self._files = files
         self._session = session
         self._toast = toast
         self._awaited = ""  # path of a draft model that a person waits for
@@ -51,16 +55,18 @@ class GuessController(QObject):
     def _add_drafts(self, menu: Menu, state: GuessState) -> None:
         group = QActionGroup(menu)
         chosen = (state.draft_path,) if state.draft_path else ()
+        known = list(dict.fromkeys((*state.matching, *chosen)))
+        present = self._files.of(known)  # any may have been removed since they were looked for
         menu.add_heading("Guess ahead with")
-        for path in ("", *dict.fromkeys((*state.matching, *chosen))):
+        for path in ("", *(path for path in known if path in (*present, *chosen))):
             menu.add_choice(
                 path_name(path) if path else "No second model",
                 lambda path=path: self._choose(path),  # type: ignore[misc]  # bound per turn
                 is_chosen=path == state.draft_path,
                 group=group,
-                state="Loading…" if state.is_loading and path == state.draft_path else "",
+                state=_row_word(state, path, is_there=not path or path in present),
             )
-        if not state.matching and not chosen:
+        if not present and not chosen:
             menu.add_note(NO_MATCH)
 
     def _choose(self, path: str) -> None:
@@ -86,3 +92,10 @@ class GuessController(QObject):
 
     def _tell(self, text: str) -> None:
         self._toast.show_text(text, icon_name="info", icon_role="text_2")
+
+
+def _row_word(state: GuessState, path: str, *, is_there: bool) -> str:
+    """What stands at the right of a draft model: one that is in use stays so without its file."""
+    if not is_there:
+        return "Missing"
+    return "Loading…" if state.is_loading and path == state.draft_path else ""
