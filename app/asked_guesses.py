@@ -1,8 +1,10 @@
 """How `ask` guesses ahead: with a draft model that was asked for, or with the one that is set. No Qt."""
 
 import argparse
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.cli import complain
@@ -10,7 +12,7 @@ from app.engine_like import EngineLike
 from app.engine_setup import draft_model_of
 from app.failures import failure_from
 from app.settings import Settings
-from inference.errors import EngineError, InvalidRequestError
+from inference.errors import EngineError, InvalidRequestError, ModelFileError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,28 @@ def asked_draft(options: argparse.Namespace, model: str, settings: Settings) -> 
     if not known:
         raise InvalidRequestError("draft_model", "must be given with --guess draft.")
     return known
+
+
+@contextlib.contextmanager
+def errors_name_draft(options: argparse.Namespace, draft: str | None) -> Iterator[None]:
+    """Errors about the file of a draft model say whose it is: two models are opened.
+
+    Args:
+        options: As in `asked_draft`.
+        draft: What that gave.
+
+    Raises:
+        InvalidRequestError: In place of the error about the draft model's file.
+    """
+    try:
+        yield
+    except ModelFileError as error:
+        if draft is None or Path(draft) not in (error.path, *error.path.parents):
+            raise
+        hint = "Give the path of a smaller model of the same family, or leave the option out."
+        if options.draft_model is None:
+            hint = "It was chosen in the window. Name another one here, or choose one there."
+        raise InvalidRequestError("draft_model", str(error), hint=hint) from error
 
 
 def use_set_draft(

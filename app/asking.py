@@ -17,7 +17,7 @@ from types import TracebackType
 import psutil
 
 from app.asked_chat import AskedChat
-from app.asked_guesses import asked_draft, use_set_draft
+from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
 from app.asked_reply import REPLY_ID, AskedReply
 from app.chat_prompt import chat_prompt
 from app.cli import (
@@ -93,6 +93,7 @@ def answer(
         cleanup.callback(engine.close)
         use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
+        _tell_kept_weights(engine.info, options.weights)
         history = chat.say(question, system_prompt=options.system)
         info = engine.info
         prompt = chat_prompt(history, settings=chat.settings, general=settings, info=info)
@@ -114,6 +115,15 @@ def _tell_missing_kernels(info: ModelInfo, backend: str) -> None:
     if why:
         logger.warning("Our kernels are not used: %s", why)
         complain(f"{COMPATIBILITY_KERNELS}, so replies take longer: {why}")
+
+
+def _tell_kept_weights(info: ModelInfo, weights: str) -> None:
+    """Say that there was nothing to round, if that was asked for."""
+    if weights not in ("auto", "float") and not info.quantization.startswith(f"{weights} of "):
+        complain(
+            f"--weights {weights} changes nothing: it rounds weights that are floats, and those of"
+            f" {info.name} are {info.quantization} already"
+        )
 
 
 def _wait_for_disk(engine: EngineLike, code: int) -> None:
@@ -160,6 +170,7 @@ def _open(
 ) -> EngineLike:
     """Open the model; a way of storing that is only set, not asked for, may give way to another."""
     with errors_name_options():
+        draft = asked_draft(options, model, settings)
         config = engine_config(
             settings,
             model,
@@ -169,16 +180,17 @@ def _open(
             backend=options.backend,
             weights=options.weights,
             guess=options.guess,
-            draft_model=asked_draft(options, model, settings),
+            draft_model=draft,
             draft_tokens=options.draft_tokens,
         )
-        try:
-            return opener(model, config)
-        except InvalidRequestError as error:
-            if options.kv is not None or not is_scheme_refused(error):
-                raise
-            complain(error.reason)
-        return opener(model, replace(config, kv_scheme="auto"))
+        with errors_name_draft(options, draft):
+            try:
+                return opener(model, config)
+            except InvalidRequestError as error:
+                if options.kv is not None or not is_scheme_refused(error):
+                    raise
+                complain(error.reason)
+            return opener(model, replace(config, kv_scheme="auto"))
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:

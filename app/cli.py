@@ -154,7 +154,9 @@ def _chat_name(text: str) -> str:
     elif len(name) > MAX_TITLE_CHARS:
         problem = f"the name has {len(name):,} characters, at most {MAX_TITLE_CHARS} are possible"
     if problem:
-        raise BadInputError(f"argument --conversation: {problem}")
+        raise BadInputError(
+            f"argument --conversation: {problem}. Give the title of a chat, or a new one, in one line."
+        )
     return name
 
 
@@ -185,7 +187,9 @@ def _check_text(what: str, text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeError as error:
-        raise BadInputError(f"{what} is not UTF-8 text") from error
+        raise BadInputError(
+            f"{what} is not UTF-8 text. Set the terminal to UTF-8 and type it again."
+        ) from error
 
 
 # What the engine calls the values of options.
@@ -240,10 +244,15 @@ def read_question(question: str) -> str:
         if question == "-":
             question = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeError as error:
-        raise BadInputError("the question is not UTF-8 text") from error
+        raise BadInputError(
+            "the question on standard input is not UTF-8 text. Save it as UTF-8 and ask again."
+        ) from error
     _check_text("the question", question)
     if not question.strip():
-        raise BadInputError("the question is empty")
+        raise BadInputError(
+            "the question is empty. Write it in quotes after `ask`, or write - there and give it on"
+            " standard input."
+        )
     return question
 
 

@@ -75,6 +75,7 @@ class FakeScript:
         load_errors: The same, for single models by their path.
         check_errors: What a look at the files of single models says, by their path.
         kernels: What computes.
+        quantization: How weights are kept.
         request_error: Raised by add_request.
         error_after_tokens: After so many tokens a reply ends with `reply_error`.
         crash_after_tokens: After so many tokens `step` raises RuntimeError.
@@ -111,6 +112,7 @@ class FakeScript:
     crash_after_tokens: int | None = None
     has_chat_template: bool = True
     kernels: str = "avx2"
+    quantization: str = "Q4_1"
     sleep: Callable[[float], None] = time.sleep
     before_step: Callable[[], None] | None = None
     before_stage: Callable[[str], None] | None = None
@@ -191,6 +193,7 @@ class FakeEngine:
             has_chat_template=script.has_chat_template,
             context_tokens=script.context_tokens,
             kernels=script.kernels,
+            quantization=script.quantization,
         )
 
     @property

@@ -568,3 +568,29 @@ def test_reply_gives_a_terminal_no_orders_and_a_pipe_every_character(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert asker.ask("x") == 0
     assert capsys.readouterr().out == (shown or "a\x1b[2Jb\n\tc") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("weights", "quantization", "is_told"),
+    [
+        ("Q8_0", "Q4_1", True),
+        ("Q4_1", "Q4_1", True),
+        ("Q8_0", "Q8_0 of BF16", False),
+        ("auto", "Q4_1", False),
+        ("float", "Q4_1", False),
+    ],
+)
+def test_weights_that_are_no_floats_are_said_to_stay_as_they_are(
+    asker: Asker,
+    capsys: pytest.CaptureFixture[str],
+    weights: str,
+    quantization: str,
+    is_told: bool,
+) -> None:
+    asker.script.quantization = quantization
+    assert asker.ask("Hello", "--weights", weights) == 0
+    told = (
+        f"quire: --weights {weights} changes nothing: it rounds weights that are floats, and those of"
+        " Fake 1B are Q4_1 already\n"
+    )
+    assert capsys.readouterr().err == (told if is_told else "")

@@ -47,9 +47,29 @@ def test_draft_model_is_opened_with_the_model(asker: Asker, guess: str) -> None:
 
 def test_draft_model_that_was_asked_for_and_cannot_be_used_is_an_error(asker: Asker) -> None:
     asker.script.draft_error = BROKEN
-    with pytest.raises(ModelFileError, match=r"x\.gguf: the file is cut"):
+    with pytest.raises(InvalidRequestError) as raised:
         asker.ask("Hello", "--draft-model", "/d/x.gguf")
+    assert str(raised.value) == "--draft-model: x.gguf: the file is cut."
+    assert raised.value.hint == (
+        "Give the path of a smaller model of the same family, or leave the option out."
+    )
     assert asker.engines == []
+
+
+def test_draft_model_that_is_set_and_was_asked_for_says_where_it_comes_from(asker: Asker) -> None:
+    set_up(asker, draft_models=((MODEL, "/d"),))
+    asker.script.draft_error = BROKEN  # a file of that folder
+    with pytest.raises(
+        InvalidRequestError, match=r"--draft-model: x\.gguf: the file is cut"
+    ) as told:
+        asker.ask("Hello", "--guess", "draft")
+    assert "chosen in the window" in told.value.hint
+
+
+def test_error_of_the_model_itself_is_not_said_of_its_draft_model(asker: Asker) -> None:
+    asker.script.load_error = ModelFileError("/m/a.gguf", "the file is cut.")
+    with pytest.raises(ModelFileError, match=r"^a\.gguf: the file is cut"):
+        asker.ask("Hello", "--draft-model", "/d/x.gguf")
 
 
 def test_draft_model_with_another_vocabulary_is_refused_with_the_name_of_its_option(

@@ -42,7 +42,7 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
     ("arguments", "word"),
     [
         (["ask"], "question"),
-        (["ask", ""], "the question is empty"),
+        (["ask", ""], "the question is empty. Write it in quotes after `ask`, or write - there"),
         (["ask", "  "], "the question is empty"),
         (["ask", "-"], "the question is empty"),
         (["ask", "x", "--bogus"], "--bogus"),
@@ -51,7 +51,10 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "x", "--profile", ""], "argument --profile: the path is empty"),
         (["--profile", " "], "argument --profile: the path is empty"),
         (["--model", ""], "argument --model: the path is empty"),
-        (["ask", "x", "--conversation", ""], "argument --conversation: the name is empty"),
+        (
+            ["ask", "x", "--conversation", ""],
+            "argument --conversation: the name is empty. Give the title",
+        ),
         (["ask", "x", "--conversation", "  "], "argument --conversation: the name is empty"),
         (["ask", "x", "--conversation", "a\x01"], "the name holds control characters"),
         (["ask", "x", "--conversation", "x" * 201], "the name has 201 characters, at most 200"),
@@ -292,7 +295,9 @@ def test_option_that_is_not_text_is_refused_before_anything_is_opened(
 ) -> None:
     profile = ["--profile", str(tmp_path / "profile")]
     assert main(["ask", "x", option, "ab\udcff", *profile]) == 2
-    assert capsys.readouterr().err == f"quire: {option} is not UTF-8 text\n"
+    assert capsys.readouterr().err == (
+        f"quire: {option} is not UTF-8 text. Set the terminal to UTF-8 and type it again.\n"
+    )
     assert not (tmp_path / "profile").exists()
 
 
@@ -368,4 +373,12 @@ def test_prompt_that_does_not_fit_is_said_without_the_fields_name(
     assert capsys.readouterr().err == (
         "quire: The prompt has 9,000 tokens and the context holds 8,192, one of them for the reply."
         " Shorten the message, or start a new chat.\n"
+    )
+
+
+def test_question_that_is_not_text_says_what_to_do() -> None:
+    code, out, err = quire("ask", "-", stdin=b"caf\xe9")
+    assert (code, out) == (2, "")
+    assert err == (
+        "quire: the question on standard input is not UTF-8 text. Save it as UTF-8 and ask again.\n"
     )
