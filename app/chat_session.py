@@ -151,6 +151,7 @@ class ChatSession:
         """
         if self._is_closed:
             return
+        self._shown.desk.save_again()
         if self._chats.notice_others():
             self._watch.note()
         if not self._sending.is_busy:  # what is held belongs to the chat as it is

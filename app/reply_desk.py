@@ -29,12 +29,23 @@ from app.messages import (
 )
 from app.reply_variants import new_variants, variant_of
 from app.reply_waits import why_waiting
-from app.session_changes import RepliesChanged, ReplyGrew, ReplyPrefilling, ReplyWaits
+from app.session_changes import (
+    RepliesChanged,
+    RepliesStored,
+    ReplyGrew,
+    ReplyPrefilling,
+    ReplyWaits,
+)
 from app.surroundings import Surroundings
 from inference.metrics import EngineStats, ModelInfo
 from inference.request import PromptPart
 
 ReplyEvent = PromptRead | ReplyProgressed | ReplyEnded
+
+IN_MEMORY = (
+    "The reply is only in memory. Leave Quire open: it is stored as soon as that is possible."
+)
+"""What to do where a reply cannot be stored."""
 
 SAVE_SPACING_S = 0.05
 """Replies that stream side by side are stored one after the other: a long one takes milliseconds."""
@@ -117,7 +128,7 @@ class ReplyDesk:
                 self._around.store.update_message(message)
             except StorageError:
                 continue  # that was told the first time; a shorter one may find room
-            del self._unsaved[message.id]
+            self._is_stored(message)
 
     def chats(self) -> frozenset[ConversationId]:
         """The chats in which a reply is being made."""
@@ -293,10 +304,17 @@ class ReplyDesk:
         self._announcer.notify(RepliesChanged())
 
     def _save(self, message: Message) -> None:
-        if self._announcer.done(lambda: self._around.store.update_message(message)):
-            self._unsaved.pop(message.id, None)
-        else:
+        try:
+            self._around.store.update_message(message)
+        except StorageError as error:
             self._unsaved[message.id] = message
+            self._announcer.storage_failed(StorageError(str(error), hint=IN_MEMORY))
+        else:
+            self._is_stored(message)
+
+    def _is_stored(self, message: Message) -> None:
+        if self._unsaved.pop(message.id, None) is not None and not self._unsaved:
+            self._announcer.notify(RepliesStored())
 
     def variant_numbers(self, conversation: Conversation, replies: Sequence[Message]) -> list[int]:
         """For each of several new replies to one question a number whose seed no other version has."""

@@ -203,6 +203,11 @@ class StorageFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RepliesStored:
+    """All replies that could not be stored are stored by now."""
+
+
+@dataclass(frozen=True, slots=True)
 class DraftMeasured:
     """How long the shown chat would be with the draft.
 
@@ -327,6 +332,7 @@ SessionChange = (
     | DraftRefused
     | StatsChanged
     | StorageFailed
+    | RepliesStored
     | DraftMeasured
     | ChatIsFull
     | DraftReturned

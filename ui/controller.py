@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QDialog
 from app.chat_session import ChatSession
 from app.conversation import ChatSettings, MessageId
 from app.paths import Paths
-from app.session_changes import ConversationShown, SessionChange, StorageFailed
+from app.session_changes import ConversationShown, RepliesStored, SessionChange, StorageFailed
 from app.settings import SettingsStore
 from app.version import quire_version
 from ui.chat.chat_controller import ChatController
@@ -230,6 +230,8 @@ class Controller(QObject):
         match change:
             case ConversationShown():
                 self._window.close_drawer()
+            case RepliesStored():
+                self._window.chat.toast.show_text("The reply is stored now.")
             case StorageFailed(message, hint):
                 self._window.chat.toast.show_text(
                     f"{message} {hint}".strip(), icon_name="circle-alert", icon_role="danger"

@@ -19,6 +19,7 @@ from app.messages import (
     StatsSampled,
     StopReply,
 )
+from app.reply_desk import IN_MEMORY
 from app.session_changes import (
     ConversationsChanged,
     ConversationShown,
@@ -27,6 +28,7 @@ from app.session_changes import (
     ModelChanged,
     ModelState,
     RepliesChanged,
+    RepliesStored,
     ReplyGrew,
     ReplyPrefilling,
     ReplyStarted,
@@ -749,13 +751,32 @@ def test_reply_that_could_not_be_stored_is_stored_when_there_is_room_again(ready
         assert conversation is not None
         return len(conversation.messages[MessageId(2)].content)
 
-    ready.take()
+    told = [change for change in ready.take() if isinstance(change, StorageFailed)]
+    assert {change.hint for change in told} == {IN_MEMORY}
     ready.session.handle_event(StatsSampled(EngineStats(), 1, 2))
+    ready.session.notice_others()
     assert stored() < 100_000
-    assert not [change for change in ready.take() if isinstance(change, StorageFailed)]
+    assert not [
+        change for change in ready.take() if isinstance(change, StorageFailed | RepliesStored)
+    ]
     make_room(ready)
-    ready.session.handle_event(StatsSampled(EngineStats(), 1, 2))
+    ready.session.notice_others()  # without a word of the engine: it may be idle
     assert stored() == 100_000
+    assert ready.take() == [RepliesStored()]
+    ready.session.notice_others()
+    assert ready.take() == []
+
+
+def test_reply_that_finds_room_while_it_is_made_is_told_to_be_stored(ready: Bench) -> None:
+    ready.session.send("a")
+    make_full(ready)
+    ready.says("x" * 100_000)
+    ready.take()
+    make_room(ready)
+    ready.ends()  # the last text of the reply is stored
+    changes = ready.take()
+    assert RepliesStored() in changes
+    assert not any(isinstance(change, StorageFailed) for change in changes)
 
 
 def test_reply_whose_place_cannot_be_stored_is_not_asked_for(

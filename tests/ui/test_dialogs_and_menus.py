@@ -9,10 +9,15 @@ from PySide6.QtGui import QColor, QContextMenuEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QToolTip, QWidget
 
+from app.conversation import Message
+from app.errors import StorageError
+from app.reply_desk import IN_MEMORY
 from app.session_changes import StorageFailed
+from app.storage import ConversationStore
 from inference.errors import ComputeError
 from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
+from ui.controls.labels import Label
 from ui.controls.menus import Menu
 from ui.controls.toast import SHADOW_LEVEL
 from ui.dialogs.about import AboutDialog
@@ -60,6 +65,27 @@ def test_failure_to_store_is_told_in_a_toast(open_window: Opener) -> None:
     window.controller._follow(StorageFailed("The disk is full.", "Make room."))
     assert window.chat.toast.isVisible()
     assert window.chat.toast.text == "The disk is full. Make room."
+
+
+def test_full_disk_is_spoken_of_no_more_once_the_reply_is_stored(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = open_window(FakeScript(replies=["One."]))
+    window.start_engine()
+    update = ConversationStore.update_message
+
+    def refuse(store: ConversationStore, message: Message) -> None:
+        raise StorageError("The disk is full.", hint="Free some space, then try again.")
+
+    monkeypatch.setattr(ConversationStore, "update_message", refuse)
+    window.say("Hello")
+    toast = window.chat.toast
+    assert toast.isVisible()
+    assert toast.text == f"The disk is full. {IN_MEMORY}"
+    shown = [label.text() for label in window.window.findChildren(Label) if label.isVisible()]
+    assert not any("is kept" in text for text in shown)
+    monkeypatch.setattr(ConversationStore, "update_message", update)
+    window.wait(lambda: toast.text == "The reply is stored now.")
 
 
 def test_toast_with_a_long_text_stays_inside_and_is_all_there(open_window: Opener) -> None:

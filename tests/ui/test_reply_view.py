@@ -181,8 +181,8 @@ def test_prefill_text_names_share_and_time(done, total, left, text):
     ("status", "note"),
     [
         ("complete", []),
-        ("stopped", ["Stopped. The reply so far is kept."]),
-        ("length", ["Reached the length limit. The reply so far is kept."]),
+        ("stopped", ["Stopped. This is the reply so far."]),
+        ("length", ["Reached the length limit. This is the reply so far."]),
     ],
 )
 def test_reply_note_says_how_it_ended(qtbot, status, note):
@@ -269,7 +269,7 @@ def test_reply_error_card_says_what_is_kept(qtbot):
     names = [card.accessibleName() for card in _cards(shown)]
     assert names == [
         "The device stopped. Try it again. Your message is kept.",
-        "The reply could not be finished. The reply so far is kept.",
+        "The reply could not be finished. Above is the reply so far.",
     ]
 
 

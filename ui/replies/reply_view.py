@@ -29,8 +29,8 @@ _GAP = 10
 _FOOTER_GAP = 6
 
 NOTES = {
-    "stopped": "Stopped. The reply so far is kept.",
-    "length": "Reached the length limit. The reply so far is kept.",
+    "stopped": "Stopped. This is the reply so far.",
+    "length": "Reached the length limit. This is the reply so far.",
 }
 STOPPED_AT_ONCE = "Stopped before the first word."
 
@@ -187,7 +187,7 @@ class ReplyView(MessageView):
             self._card = None
         if self.message.status == "error":
             error = self.message.error or "The reply could not be finished."
-            kept = "The reply so far is kept." if self._num_received else "Your message is kept."
+            kept = "Above is the reply so far." if self._num_received else "Your message is kept."
             actions = actions_for(self.message.failure_kind)
             self._card = ErrorCard(self._theme, f"{error} {kept}", actions, self)
             self._card.action_requested.connect(self.action_requested)
