@@ -35,10 +35,20 @@ class StatusController(QObject):
         self._session = session
         self._bar = bar
         self._metrics: RequestMetrics | None = None
+        self._counted: int | None = None
         self._numbers = Throttle(NUMBER_INTERVAL_MS, bar)  # not later than what it shows
         session.subscribe(self._follow)
         self._show_model(session.model)
         self._take_shown_chat()
+
+    def take_counted(self, num_tokens: int | None) -> None:
+        """The card of a full chat says that it takes so many; None takes what the last reply took.
+
+        The card counts what is written and the marks of the next turn too.
+        """
+        if num_tokens != self._counted:
+            self._counted = num_tokens
+            self._show_numbers()
 
     def _follow(self, change: SessionChange) -> None:
         match change:
@@ -88,7 +98,9 @@ class StatusController(QObject):
     def _show_numbers(self) -> None:
         metrics = self._metrics or RequestMetrics()
         info = self._session.model.info
-        used = metrics.prompt_tokens + metrics.completion_tokens
+        used = self._counted
+        if used is None:
+            used = metrics.prompt_tokens + metrics.completion_tokens
         self._bar.show_context(used, info.context_tokens if info else None)
         if info is None:
             # Of a model that is gone; beside one that failed they would be taken for its own.

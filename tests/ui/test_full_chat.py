@@ -61,6 +61,18 @@ def test_card_says_before_sending_that_the_draft_does_not_fit(full: OpenWindow) 
     card.grab()
 
 
+def test_status_bar_counts_what_the_card_counts_while_it_is_there(full: OpenWindow) -> None:
+    context = full.window.status.context
+    before = context.text
+    assert before == "Context 33 / 2,048"  # of the last reply, as the engine said
+    _type_too_much(full)
+    assert context.text == "Context 2,100 / 2,048"
+    assert "2,100 tokens, and 2,048 fit" in full.chat.full_card.text
+    full.chat.composer.set_text("")
+    full.wait(lambda: not full.chat.full_card.isVisible())
+    assert context.text == before
+
+
 def test_card_goes_when_the_draft_is_short_enough_again(full: OpenWindow) -> None:
     _type_too_much(full)
     full.chat.composer.set_text("")

@@ -1,6 +1,6 @@
 """Says before sending that a chat is full, and offers what can be done about it. GUI thread."""
 
-from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from app.chat_session import ChatSession
 from app.conversation import MessageId, OnFull
@@ -36,7 +36,13 @@ _PROGRESS_MS = 250
 
 
 class FullChatController(QObject):
-    """Has the draft measured, and keeps the card and the hint above the composer true."""
+    """Has the draft measured, and keeps the card and the hint above the composer true.
+
+    Signals:
+        counted: The card says that the chat takes so many tokens; None when it does not any more.
+    """
+
+    counted = Signal(object)
 
     def __init__(self, session: ChatSession, pane: ChatPane, parent: QObject) -> None:
         super().__init__(parent)
@@ -136,7 +142,7 @@ class FullChatController(QObject):
         return self._refused is not None and self._refused.message_id is not None
 
     def _show_card(self, choice: OnFull, *, is_full: bool, is_summing: bool) -> None:
-        card = self._pane.full_card
+        card, counted = self._pane.full_card, None
         if is_summing:
             title, text = summary_words(self._num_chars or 0, has_message=self._has_message)
             card.show_words(title, text, [(STOP, self._session.stop)], kind="work")
@@ -144,12 +150,8 @@ class FullChatController(QObject):
             has_own = bool(self._session.chat_settings.system_prompt)
             title, text = too_long_words(*self._size, has_instructions=has_own)
             card.show_words(title, text, [], kind="warning")
-        elif (
-            is_full
-            and self._size is not None
-            # A new chat is begun by a message, not by an edit or another reply.
-            and (choice in ("ask", "stop") or (choice == "new_chat" and self._is_about_message))
-        ):
+        elif is_full and self._size is not None and self._is_choice_wanted(choice):
+            counted = self._size[0]
             title, text = full_words(*self._size, is_off=choice == "stop")
             actions = [(LEAVE_OUT, self._leave_out), (NEW_CHAT, self._sum_up)]
             if choice == "ask":
@@ -157,6 +159,11 @@ class FullChatController(QObject):
             card.show_words(title, text, actions, kind="warning")
         else:
             card.hide()
+        self.counted.emit(counted)
+
+    def _is_choice_wanted(self, choice: OnFull) -> bool:
+        # A new chat is begun by a message, not by an edit or another reply.
+        return choice in ("ask", "stop") or (choice == "new_chat" and self._is_about_message)
 
     # ------------------------------------------------------------ what is chosen
 
