@@ -16,6 +16,7 @@ _SIDE = 20
 _GAP = 24
 _BAR_WIDTH = 48
 _BAR_HEIGHT = 4
+_SHIELD = 14
 TIGHT_CONTEXT = 0.85
 
 
@@ -106,18 +107,21 @@ class PrivateButton(HoverButton):
     def sizeHint(self) -> QSize:
         """Qt override."""
         width = QFontMetrics(self.theme.font("small_strong")).horizontalAdvance(self.text())
-        return QSize(width + 20, 22)
+        edge = self.theme.px(_SHIELD)
+        return QSize(edge + 6 + width, max(22, edge + 8))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
         painter = QPainter(self)
         color = self.theme.palette.success
-        paint_icon(painter, "shield-check", color, QRectF(0, (self.height() - 14) / 2, 14, 14))
+        edge = self.theme.px(_SHIELD)
+        place = QRectF(0, (self.height() - edge) / 2, edge, edge)
+        paint_icon(painter, "shield-check", color, place)
         font = self.theme.font("small_strong")
         font.setUnderline(self.underMouse())
         painter.setFont(font)
         painter.setPen(QColor(color))
-        area = self.rect().adjusted(20, 0, 0, 0)
+        area = self.rect().adjusted(edge + 6, 0, 0, 0)
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, self.text())
 
 

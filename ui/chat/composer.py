@@ -27,9 +27,17 @@ class SendButton(HoverButton):
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(theme, parent)
         self._mode: _Mode = "send"
-        self.setFixedSize(ICON_BUTTON_SIZE, ICON_BUTTON_SIZE)
+        self._fit()
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.set_mode("send", can_act=False)
+
+    def _fit(self) -> None:
+        edge = self.theme.px(ICON_BUTTON_SIZE)
+        self.setFixedSize(edge, edge)
+
+    def _theme_changed(self) -> None:
+        self._fit()
+        super()._theme_changed()
 
     @property
     def mode(self) -> _Mode:
@@ -56,7 +64,7 @@ class SendButton(HoverButton):
         rect = QRectF(self.rect())
         if self._mode == "stop":
             paint_rounded(painter, rect, 10, fill=palette.text)
-            paint_rounded(painter, centred(self.rect(), 10), 2, fill=palette.surface)
+            paint_rounded(painter, centred(self.rect(), self.theme.px(10)), 2, fill=palette.surface)
             return
         fill, color = palette.accent, palette.on_accent
         if not self.isEnabled():
@@ -66,7 +74,7 @@ class SendButton(HoverButton):
         elif self.underMouse():
             fill = palette.accent_hover
         paint_rounded(painter, rect, 10, fill=fill)
-        paint_icon(painter, "arrow-up", color, centred(self.rect(), 18))
+        paint_icon(painter, "arrow-up", color, centred(self.rect(), self.theme.px(18)))
 
 
 class Composer(QWidget):
@@ -151,11 +159,12 @@ class Composer(QWidget):
         surface = self._surface()
         height = self.input.wanted_height()
         top = surface.top() + _PADDING - 2
-        inset = (self.least_height() - ICON_BUTTON_SIZE) // 2
-        right = surface.right() + 1 - _BUTTON_INSET - ICON_BUTTON_SIZE
+        edge = self._theme.px(ICON_BUTTON_SIZE)  # the button may not have heard of a new size yet
+        inset = (self.least_height() - edge) // 2
+        right = surface.right() + 1 - _BUTTON_INSET - edge
         left = surface.left() + _PADDING_LEFT
         self.input.setGeometry(left, top, right - 10 - left, height)
-        bottom = surface.bottom() + 1 - inset - ICON_BUTTON_SIZE
+        bottom = surface.bottom() + 1 - inset - edge
         self.button.move(right, bottom)
         super().resizeEvent(event)
 

@@ -6,7 +6,7 @@ from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
-from ui.controls.buttons import Button, HoverButton
+from ui.controls.buttons import Button, HoverButton, centred
 from ui.controls.labels import Label
 from ui.controls.mark import Mark
 from ui.look.icons import paint_icon
@@ -21,6 +21,8 @@ _GAPS = (20, 6, 36)  # below mark, headline, and the sentence; there whatever is
 _LINE_GAP = 28
 _CARD_GAP = 12
 _TILE_SIZE = 36
+_ICON = 18
+_LEAST_INSET = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ class SuggestionCard(HoverButton):
             paint_rounded(painter, rect, _CARD_RADIUS, fill=veil)
         tile = QRectF(16, (self.height() - _TILE_SIZE) / 2, _TILE_SIZE, _TILE_SIZE)
         paint_rounded(painter, tile, 8, fill=palette.accent_soft)
-        place = tile.adjusted(9, 9, -9, -9)
+        # It grows within its tile: the room beside that is for the title, which has to be whole.
+        icon = min(self.theme.px(_ICON), _TILE_SIZE - _LEAST_INSET)
+        place = centred(tile.toRect(), icon)
         paint_icon(painter, self.suggestion.icon_name, palette.accent_text, place)
         title_line = self.theme.line_height("ui_title")
         detail_line = self.theme.line_height("label")

@@ -14,6 +14,7 @@ from ui.look.theme import Theme
 
 _HEIGHT = 32
 _RADIUS = 8
+_CHEVRON = 14
 _MAX_TEXT_WIDTH = 220
 
 ModelMark = Literal["ready", "loading", "failed", "none"]
@@ -62,7 +63,7 @@ class ModelButton(HoverButton):
         """Qt override."""
         metrics = QFontMetrics(self.theme.font("button"))
         width = min(metrics.horizontalAdvance(self._label.text), self.theme.px(_MAX_TEXT_WIDTH))
-        return QSize(12 + 7 + 8 + width + 6 + 14 + 10, self.theme.px(_HEIGHT))
+        return QSize(27 + width + 6 + self.theme.px(_CHEVRON) + 10, self.theme.px(_HEIGHT))
 
     def minimumSizeHint(self) -> QSize:
         """Qt override."""
@@ -83,10 +84,11 @@ class ModelButton(HoverButton):
         font = self.theme.font("button")
         painter.setFont(font)
         painter.setPen(QColor(palette.text))
-        area = QRectF(27, 0, self.width() - 27 - 30, self.height())
+        edge = self.theme.px(_CHEVRON)
+        area = QRectF(27, 0, self.width() - 27 - 6 - edge - 10, self.height())
         text = QFontMetrics(font).elidedText(
             self._label.text, Qt.TextElideMode.ElideRight, int(area.width()) + 1
         )
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, text)
-        chevron = QRectF(self.width() - 10 - 14, middle - 7, 14, 14)
+        chevron = QRectF(self.width() - 10 - edge, middle - edge / 2, edge, edge)
         paint_icon(painter, "chevron-down", palette.text_2, chevron)

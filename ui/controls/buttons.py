@@ -27,6 +27,7 @@ BUTTON_HEIGHT = 34
 BUTTON_RADIUS = 8
 ICON_BUTTON_SIZE = 32
 _PADDING = 14
+_ICON = 16
 _ICON_GAP = 8
 
 
@@ -111,7 +112,7 @@ class Button(HoverButton):
         metrics = QFontMetrics(self.theme.font("button"))
         width = metrics.horizontalAdvance(self._label()) + 2 * _PADDING
         if self.icon_name:
-            width += 16 + _ICON_GAP
+            width += self.theme.px(_ICON) + _ICON_GAP
         return QSize(width, self.theme.px(BUTTON_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -129,8 +130,9 @@ class Button(HoverButton):
         text_width = QFontMetrics(font).horizontalAdvance(self._label())
         left = (self.width() - text_width) / 2
         if self.icon_name:
-            left += (16 + _ICON_GAP) / 2
-            place = QRectF(left - 16 - _ICON_GAP, (self.height() - 16) / 2, 16, 16)
+            edge = self.theme.px(_ICON)
+            left += (edge + _ICON_GAP) / 2
+            place = QRectF(left - edge - _ICON_GAP, (self.height() - edge) / 2, edge, edge)
             paint_icon(painter, self.icon_name, color, place)
         place = QRectF(left, 0, text_width + 2, self.height())
         painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self._label())
@@ -156,15 +158,15 @@ class Button(HoverButton):
 
 
 class IconButton(HoverButton):
-    """A square button with an icon; its name and shortcut are in the tooltip.
+    """A square button with an icon; its name and shortcut are in the tooltip. Grows with the text.
 
     Args:
         theme: Colours.
         icon_name: A drawing of `ui.look.icons`.
         name: Accessible name, and the tooltip's text.
         shortcut: Shown in the tooltip only.
-        icon_size: 18 in buttons and rows, 16 in footers.
-        size: Edge of the button.
+        icon_size: 18 in buttons and rows, 16 in footers; at a text size of 100 %.
+        size: Edge of the button at that text size.
     """
 
     def __init__(
@@ -181,10 +183,16 @@ class IconButton(HoverButton):
         super().__init__(theme, parent)
         self._icon_name = icon_name
         self._icon_size = icon_size
+        self._edge = size
         self._color_role = "text_2"
-        self.setFixedSize(size, size)
+        self._fit()
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.name_it(name, shortcut)
+
+    @property
+    def edge(self) -> int:
+        """Its width and height at the text size in force, of which it may hear a moment later."""
+        return self.theme.px(self._edge)
 
     def set_color_role(self, role: str) -> None:
         """Rest colour of the icon, a field of `Palette`: "text_2", or "text_3" in footers."""
@@ -204,8 +212,15 @@ class IconButton(HoverButton):
         veil = self.veil()
         if veil is not None:
             paint_rounded(painter, rect, BUTTON_RADIUS, fill=veil)
-        place = centred(self.rect(), self._icon_size)
+        place = centred(self.rect(), self.theme.px(self._icon_size))
         paint_icon(painter, self._icon_name, self._icon_color(), place)
+
+    def _fit(self) -> None:
+        self.setFixedSize(self.edge, self.edge)
+
+    def _theme_changed(self) -> None:
+        self._fit()
+        super()._theme_changed()
 
     def _icon_color(self) -> str:
         palette = self.theme.palette

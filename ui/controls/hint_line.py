@@ -20,9 +20,10 @@ class HintLine(QWidget):
         self._label = Label(theme, style="small", role="text_2")
         self._label.setWordWrap(True)
         row = QHBoxLayout(self)
-        row.setContentsMargins(_ICON + 8 + 4, 0, 4, 0)
         row.addWidget(self._label)
-        theme.changed.connect(self.update)
+        self._row = row
+        theme.changed.connect(self._fit)
+        self._fit()
         self.hide()
 
     @property
@@ -45,5 +46,10 @@ class HintLine(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
         middle = self._theme.line_height("small") / 2
-        place = QRectF(4, middle - _ICON / 2, _ICON, _ICON)
+        edge = self._theme.px(_ICON)
+        place = QRectF(4, middle - edge / 2, edge, edge)
         paint_icon(QPainter(self), "info", self._theme.palette.text_2, place)
+
+    def _fit(self) -> None:
+        self._row.setContentsMargins(self._theme.px(_ICON) + 8 + 4, 0, 4, 0)
+        self.update()

@@ -48,7 +48,9 @@ class Menu(QMenu):
         action = self.addAction(f"{label}\t{native_keys(shortcut)}" if shortcut else label)
         colors = self._theme.palette
         if icon_name:
-            action.setIcon(icon(icon_name, colors.danger if is_danger else colors.text_2, 16))
+            action.setIcon(
+                icon(icon_name, colors.danger if is_danger else colors.text_2, self._theme.px(16))
+            )
             action.setIconVisibleInMenu(True)
         action.setProperty("danger", is_danger)
         action.setEnabled(is_enabled)
@@ -91,7 +93,7 @@ class Menu(QMenu):
         if state:
             menu.menuAction().setText(f"{text}\t{state}".replace("&", "&&"))
         if icon_name:
-            menu.setIcon(icon(icon_name, self._theme.palette.text_2, 16))
+            menu.setIcon(icon(icon_name, self._theme.palette.text_2, self._theme.px(16)))
         self.addMenu(menu)
         return menu
 

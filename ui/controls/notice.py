@@ -16,6 +16,7 @@ from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 
 _RADIUS = 12
+_ICON = 18
 _OUTLINE_OPACITY = 0.38
 _FILL_OPACITY = 0.6
 
@@ -50,13 +51,14 @@ class Notice(FocusGuest):
         self._space = QWidget()  # above the row, and only with it
         self._space.setFixedHeight(10)
         column = QVBoxLayout(self)
-        column.setContentsMargins(48, 14, 16, 12)
+        self._column = column
         column.setSpacing(2)
         column.addWidget(self._title)
         column.addWidget(self._text)
         column.addWidget(self._space)
         column.addWidget(self._row)
-        theme.changed.connect(self.update)
+        theme.changed.connect(self._fit)
+        self._fit()
         self.hide()
 
     @property
@@ -113,6 +115,10 @@ class Notice(FocusGuest):
         layout.activate()  # what it remembers may be of other words
         return layout.totalHeightForWidth(width)
 
+    def _fit(self) -> None:
+        self._column.setContentsMargins(16 + self._theme.px(_ICON) + 14, 14, 16, 12)
+        self.update()
+
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
         painter = QPainter(self)
@@ -122,7 +128,8 @@ class Notice(FocusGuest):
         paint_rounded(painter, rect, _RADIUS, fill=palette.surface)
         paint_rounded(painter, rect, _RADIUS, fill=fill, outline=outline)
         middle = 14 + self._theme.line_height("ui_title") / 2
-        paint_icon(painter, _ICONS[self._kind], color, QRectF(16, middle - 9, 18, 18))
+        edge = self._theme.px(_ICON)
+        paint_icon(painter, _ICONS[self._kind], color, QRectF(16, middle - edge / 2, edge, edge))
 
     def _colors(self) -> tuple[QColor, QColor, str]:
         """Outline, fill, and colour of the icon."""

@@ -9,7 +9,8 @@ from ui.look.icons import paint_icon
 from ui.look.theme import Theme
 
 _ICON_LEFT = 10
-_TEXT_LEFT = 35
+_ICON = 18
+_TEXT_GAP = 7
 
 
 class SearchField(QLineEdit):
@@ -71,7 +72,8 @@ class SearchField(QLineEdit):
         super().paintEvent(event)
         painter = QPainter(self)
         palette = self._theme.palette
-        place = QRectF(_ICON_LEFT, (self.height() - 18) / 2, 18, 18)
+        edge = self._theme.px(_ICON)
+        place = QRectF(_ICON_LEFT, (self.height() - edge) / 2, edge, edge)
         paint_icon(painter, "search", palette.text_2, place)
         if self.text() or self.hasFocus():
             return
@@ -83,4 +85,5 @@ class SearchField(QLineEdit):
 
     def _apply(self) -> None:
         self.setFont(self._theme.font("ui"))
-        self.setTextMargins(_TEXT_LEFT - 12, 0, 20, 0)
+        left = _ICON_LEFT + self._theme.px(_ICON) + _TEXT_GAP
+        self.setTextMargins(left - 12, 0, self._theme.px(20), 0)

@@ -25,6 +25,8 @@ from ui.look.theme import Theme
 SHADOW_LEVEL = 3
 SHOWN_MS = 6000
 _RADIUS = 12
+_ICON = 18
+_ICON_LEFT = 14
 _HEIGHT = 46
 _EDGE_GAP = 12
 _SLIDE_MS = 160
@@ -48,12 +50,8 @@ class Toast(FocusGuest):
         self._label = Label(theme, style="label")
         self._action = Button(theme, "Undo", "quiet")
         self._close = IconButton(theme, "x", "Close", icon_size=16, size=28)
-        margins = shadow_margins(SHADOW_LEVEL)
         row = QHBoxLayout(self)
         self._row = row
-        row.setContentsMargins(
-            margins.left() + 42, margins.top() + 6, margins.right() + 8, margins.bottom() + 6
-        )
         row.setSpacing(4)
         row.addWidget(self._label)
         row.addSpacing(8)
@@ -67,7 +65,8 @@ class Toast(FocusGuest):
         self._timer.timeout.connect(self._time_over)
         self._slide = QPropertyAnimation(self, b"pos", self)
         self._slide.setEasingCurve(QEasingCurve.Type.OutCubic)
-        theme.changed.connect(self.update)
+        theme.changed.connect(self._fit)
+        self._fit()
         self.hide()
 
     @property
@@ -154,8 +153,17 @@ class Toast(FocusGuest):
             painter, QRectF(surface), _RADIUS, fill=palette.raised, outline=palette.border_2
         )
         middle = surface.top() + surface.height() / 2
-        place = QRectF(surface.left() + 14, middle - 9, 18, 18)
+        edge = self._theme.px(_ICON)
+        place = QRectF(surface.left() + _ICON_LEFT, middle - edge / 2, edge, edge)
         paint_icon(painter, self._icon_name, getattr(palette, self._icon_role), place)
+
+    def _fit(self) -> None:
+        margins = shadow_margins(SHADOW_LEVEL)
+        left = margins.left() + _ICON_LEFT + self._theme.px(_ICON) + 10
+        self._row.setContentsMargins(
+            left, margins.top() + 6, margins.right() + 8, margins.bottom() + 6
+        )
+        self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
         """Qt override."""

@@ -27,6 +27,7 @@ _MENU_RADIUS = 10
 _ROW_RADIUS = 6
 _ROW_HEIGHT = 32
 _LINE_HEIGHT = 13
+_CHEVRON = 14
 _CHEVRON_ROOM = 20
 _NOTE_PADDING = 12
 _ICON_SIZE = 16
@@ -152,11 +153,17 @@ class QuireStyle(QProxyStyle):
             return self._menu_note_size(option.text)
         metrics = QFontMetrics(self._theme.font("label"))
         text, _, shortcut = option.text.partition("\t")
-        width = 10 + _ICON_SIZE + 10 + metrics.horizontalAdvance(text.replace("&", "")) + 24
+        width = (
+            10
+            + self._theme.px(_ICON_SIZE)
+            + 10
+            + metrics.horizontalAdvance(text.replace("&", ""))
+            + 24
+        )
         if shortcut:
             width += metrics.horizontalAdvance(shortcut) + 12
             if option.menuItemType == QStyleOptionMenuItem.MenuItemType.SubMenu:
-                width += _CHEVRON_ROOM
+                width += self._theme.px(_CHEVRON_ROOM)
         return QSize(max(width, 188), self._theme.px(_ROW_HEIGHT))
 
     def _menu_note_size(self, text: str) -> QSize:
@@ -197,14 +204,15 @@ class QuireStyle(QProxyStyle):
         self._draw_row_icon(painter, option, rect)
         painter.setFont(self._theme.font("label"))
         text, _, shortcut = option.text.partition("\t")
-        text_rect = rect.adjusted(10 + _ICON_SIZE + 10, 0, -10, 0)
+        text_rect = rect.adjusted(10 + self._theme.px(_ICON_SIZE) + 10, 0, -10, 0)
         painter.setPen(QColor(color))
         flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(text_rect, flags | Qt.TextFlag.TextHideMnemonic, text)
         if option.menuItemType == QStyleOptionMenuItem.MenuItemType.SubMenu:
-            place = QRectF(rect.right() - 10 - 14, rect.center().y() - 7, 14, 14)
+            edge = self._theme.px(_CHEVRON)
+            place = QRectF(rect.right() - 10 - edge, rect.center().y() - edge / 2, edge, edge)
             paint_icon(painter, "chevron-right", palette.text_3, place)
-            text_rect.adjust(0, 0, -_CHEVRON_ROOM, 0)
+            text_rect.adjust(0, 0, -self._theme.px(_CHEVRON_ROOM), 0)
         if shortcut:
             painter.setPen(QColor(palette.text_3 if is_enabled else palette.disabled))
             painter.drawText(
@@ -227,11 +235,12 @@ class QuireStyle(QProxyStyle):
         return self._theme.palette.danger if is_danger else self._theme.palette.text
 
     def _draw_row_icon(self, painter: QPainter, option: QStyleOptionMenuItem, rect: QRect) -> None:
-        place = QPoint(rect.left() + 10, rect.center().y() - _ICON_SIZE // 2 + 1)
+        edge = self._theme.px(_ICON_SIZE)
+        place = QPoint(rect.left() + 10, rect.center().y() - edge // 2 + 1)
         if option.checkType != QStyleOptionMenuItem.CheckType.NotCheckable and option.checked:
-            corner = QRectF(place.x(), place.y(), _ICON_SIZE, _ICON_SIZE)
+            corner = QRectF(place.x(), place.y(), edge, edge)
             paint_icon(painter, "check", self._theme.palette.accent_text, corner)
             return
         if not option.icon.isNull():
             ratio = float(painter.device().devicePixelRatioF())
-            painter.drawPixmap(place, option.icon.pixmap(QSize(_ICON_SIZE, _ICON_SIZE), ratio))
+            painter.drawPixmap(place, option.icon.pixmap(QSize(edge, edge), ratio))

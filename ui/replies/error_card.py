@@ -18,7 +18,7 @@ from ui.replies.reply_text import TextBlock, TextLook
 RADIUS = 12
 _PADDING = 16
 _ICON = 18
-_TEXT_LEFT = 48
+_TEXT_GAP = 14
 _OUTLINE_OPACITY = 0.38
 _FILL_OPACITY = 0.4
 _MAX_TITLE_CHARS = 90
@@ -98,18 +98,19 @@ class ErrorCard(QWidget):
 
     def layout_to(self, width: int) -> int:
         """Place text and buttons; gives the height."""
-        inner = width - _TEXT_LEFT - _PADDING
+        text_left = _PADDING + self._theme.px(_ICON) + _TEXT_GAP
+        inner = width - text_left - _PADDING
         y = _PADDING - 2
         for block in (self._title, self._body):
             height = block.layout_to(inner)
-            block.setGeometry(_TEXT_LEFT, y, inner, height)
+            block.setGeometry(text_left, y, inner, height)
             y += height + 2
         y += 14
-        x = _TEXT_LEFT
+        x = text_left
         for button in self._buttons:
             size: QSize = button.sizeHint()
-            if x > _TEXT_LEFT and x + size.width() > width - _PADDING:
-                x = _TEXT_LEFT
+            if x > text_left and x + size.width() > width - _PADDING:
+                x = text_left
                 y += size.height() + 8
             button.setGeometry(x, y, size.width(), size.height())
             x += size.width() + 8
@@ -132,5 +133,6 @@ class ErrorCard(QWidget):
             fill.setAlphaF(_FILL_OPACITY)
         paint_rounded(painter, QRectF(self.rect()), RADIUS, fill=fill, outline=outline)
         line = self._theme.line_height("ui_title")
-        top = self._title.y() + (line - _ICON) / 2
-        paint_icon(painter, "circle-alert", colors.danger, QRectF(_PADDING, top, _ICON, _ICON))
+        edge = self._theme.px(_ICON)
+        top = self._title.y() + (line - edge) / 2
+        paint_icon(painter, "circle-alert", colors.danger, QRectF(_PADDING, top, edge, edge))

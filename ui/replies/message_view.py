@@ -163,7 +163,7 @@ class OwnMessageView(MessageView):
             height = self._editor.layout_to(width)
             self._editor.setGeometry(BLEED, 0, width, height)
             return height
-        most = int(width * BUBBLE_SHARE) - 2 * _PADDING_X
+        most = self._widest_bubble(width) - 2 * _PADDING_X
         inner = most
         if len(self._blocks) == 1:  # a long text fills the width, and is laid out only once
             self._flow.layout_to(most)
@@ -181,6 +181,13 @@ class OwnMessageView(MessageView):
             height += _ROW_GAP + row
         return height
 
+    def _widest_bubble(self, width: int) -> int:
+        """Large text makes large buttons, which stand beside it."""
+        buttons = sum(button.edge + 2 for button in (self._edit, self._copy)) + 6
+        if self._switch.has_choice:
+            buttons += self._switch.width()
+        return min(int(width * BUBBLE_SHARE), max(width - buttons, width // 2))
+
     def _place_actions(self, right: int) -> None:
         row = self._theme.line_height("body") + 2 * _PADDING_Y
         x = right - 6
@@ -188,8 +195,8 @@ class OwnMessageView(MessageView):
             x -= self._switch.width()
             self._switch.move(x, (row - self._switch.height()) // 2)
         for button in (self._edit, self._copy):
-            x -= button.width() + 2
-            button.move(x, (row - button.height()) // 2)
+            x -= button.edge + 2
+            button.move(x, (row - button.edge) // 2)
         self._reveal()
 
     def restyle(self) -> None:

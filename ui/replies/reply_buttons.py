@@ -49,7 +49,8 @@ class CopyButton(HoverButton):
         """Qt override: wide enough for both words."""
         metrics = QFontMetrics(self.theme.font("small_strong"))
         width = max(metrics.horizontalAdvance(word) for word in ("Copied", "Copy"))
-        return QSize(2 * _PADDING + _ICON + _GAP + width, self.theme.px(_HEIGHT))
+        width += 2 * _PADDING + self.theme.px(_ICON) + _GAP
+        return QSize(width, self.theme.px(_HEIGHT))
 
     def _copy(self) -> None:
         copy_to_clipboard(self._copied_text())
@@ -61,17 +62,18 @@ class CopyButton(HoverButton):
         painter = QPainter(self)
         metrics = QFontMetrics(self.theme.font("small_strong"))
         text_width = metrics.horizontalAdvance(self.label)
-        left = self.width() - _PADDING - text_width - _GAP - _ICON
+        edge = self.theme.px(_ICON)
+        left = self.width() - _PADDING - text_width - _GAP - edge
         veil = self.veil()
         if veil is not None:
             box = QRectF(left - _PADDING, 0, self.width() - left + _PADDING, self.height())
             paint_rounded(painter, box, 6, fill=veil)
         color = self.theme.palette.text if self.underMouse() else self.theme.palette.text_2
         name = "check" if self._timer.isActive() else "copy"
-        paint_icon(painter, name, color, QRectF(left, (self.height() - _ICON) / 2, _ICON, _ICON))
+        paint_icon(painter, name, color, QRectF(left, (self.height() - edge) / 2, edge, edge))
         painter.setFont(self.theme.font("small_strong"))
         painter.setPen(QColor(color))
-        place = QRectF(left + _ICON + _GAP, 0, text_width + 2, self.height())
+        place = QRectF(left + edge + _GAP, 0, text_width + 2, self.height())
         painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.label)
 
 
@@ -97,7 +99,8 @@ class WordButton(HoverButton):
     def sizeHint(self) -> QSize:
         """Qt override."""
         metrics = QFontMetrics(self.theme.font("small_strong"))
-        width = 2 * _PADDING + _ICON + _GAP + metrics.horizontalAdvance(self.text())
+        edge = self.theme.px(_ICON)
+        width = 2 * _PADDING + edge + _GAP + metrics.horizontalAdvance(self.text())
         return QSize(width, self.theme.px(_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -107,12 +110,11 @@ class WordButton(HoverButton):
         if veil is not None:
             paint_rounded(painter, QRectF(self.rect()), 6, fill=veil)
         color = self.theme.palette.text if self.underMouse() else self.theme.palette.text_2
-        self._paint_icon(
-            painter, color, QRectF(_PADDING, (self.height() - _ICON) / 2, _ICON, _ICON)
-        )
+        edge = self.theme.px(_ICON)
+        self._paint_icon(painter, color, QRectF(_PADDING, (self.height() - edge) / 2, edge, edge))
         painter.setFont(self.theme.font("small_strong"))
         painter.setPen(QColor(color))
-        words = self.rect().adjusted(_PADDING + _ICON + _GAP, 0, 0, 0)
+        words = self.rect().adjusted(_PADDING + edge + _GAP, 0, 0, 0)
         painter.drawText(words, Qt.AlignmentFlag.AlignVCenter, self.text())
 
     def _paint_icon(self, painter: QPainter, color: str, place: QRectF) -> None:
@@ -126,7 +128,7 @@ class StopWordButton(WordButton):
         super().__init__(theme, "", text, parent)
 
     def _paint_icon(self, painter: QPainter, color: str, place: QRectF) -> None:
-        inset = (_ICON - _STOP_GLYPH) / 2
+        inset = (place.width() - self.theme.px(_STOP_GLYPH)) / 2
         paint_rounded(painter, place.adjusted(inset, inset, -inset, -inset), 2, fill=color)
 
 
@@ -160,9 +162,11 @@ class ToEndButton(IconButton):
 
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(theme, "arrow-down", "Go to the end", size=_TO_END, parent=parent)
-        margins = shadow_margins(_SHADOW_LEVEL)
+
+    def _fit(self) -> None:
+        margins, edge = shadow_margins(_SHADOW_LEVEL), self.theme.px(_TO_END)
         self.setFixedSize(
-            _TO_END + margins.left() + margins.right(), _TO_END + margins.top() + margins.bottom()
+            edge + margins.left() + margins.right(), edge + margins.top() + margins.bottom()
         )
         self.setProperty("focusRadius", self.width() / 2)
 
@@ -176,14 +180,15 @@ class ToEndButton(IconButton):
         painter = QPainter(self)
         surface = self.rect().marginsRemoved(shadow_margins(_SHADOW_LEVEL))
         colors = self.theme.palette
-        paint_shadow(painter, surface, _TO_END // 2, _SHADOW_LEVEL, colors)
+        radius = surface.width() // 2
+        paint_shadow(painter, surface, radius, _SHADOW_LEVEL, colors)
         box = QRectF(surface)
-        paint_rounded(painter, box, _TO_END / 2, fill=colors.raised, outline=colors.border_2)
+        paint_rounded(painter, box, radius, fill=colors.raised, outline=colors.border_2)
         veil = self.veil()
         if veil is not None:
-            paint_rounded(painter, box, _TO_END / 2, fill=veil)
+            paint_rounded(painter, box, radius, fill=veil)
         color = colors.text if self.underMouse() else colors.text_2
-        paint_icon(painter, "arrow-down", color, centred(surface, 18))
+        paint_icon(painter, "arrow-down", color, centred(surface, self.theme.px(18)))
 
 
 def copy_to_clipboard(text: str) -> None:

@@ -88,10 +88,11 @@ class VersionSwitch(QWidget):
         """Fit the width to the text."""
         metrics = QFontMetrics(self._theme.font("small_strong"))
         self._text_width = metrics.horizontalAdvance(self.label)
-        self.resize(2 * _CHEVRON + self._text_width + 10, self._theme.px(HEIGHT))
-        y = (self.height() - _CHEVRON) // 2
+        edge = self._theme.px(_CHEVRON)
+        self.resize(2 * edge + self._text_width + 10, self._theme.px(HEIGHT))
+        y = (self.height() - edge) // 2
         self._before.move(0, y)
-        self._after.move(self.width() - _CHEVRON, y)
+        self._after.move(self.width() - edge, y)
 
     def set_color_role(self, role: str) -> None:
         """Colour of the arrows at rest."""
@@ -205,14 +206,15 @@ class ReplyFooter(QWidget):
     def place(self) -> None:
         """Line up the buttons, the first drawing at the text's edge."""
         self._switch.place()
-        x = BLEED - (_BUTTON - _ICON) // 2
+        px = self._theme.px
+        x = max(0, BLEED - (px(_BUTTON) - px(_ICON)) // 2)  # a large one keeps its left edge
         if not self._switch.isHidden():
-            self._switch.move(BLEED - (_CHEVRON - _ICON) // 2 - 4, 0)
+            self._switch.move(BLEED - (px(_CHEVRON) - px(_ICON)) // 2 - 4, 0)
             x = self._switch.x() + self._switch.width() + 8
-        y = (self._theme.px(HEIGHT) - _BUTTON) // 2
+        y = (px(HEIGHT) - px(_BUTTON)) // 2
         for button in self._buttons:
             button.move(x, y)
-            x += _STEP
+            x += px(_STEP)
         self._buttons_end = x
 
     def restyle(self) -> None:

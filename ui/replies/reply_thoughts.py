@@ -1,6 +1,6 @@
 """What the model thought before it replied: one row that unfolds. GUI thread."""
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
@@ -33,7 +33,7 @@ class ThoughtsRow(HoverButton):
     def sizeHint(self) -> QSize:
         """Qt override."""
         metrics = QFontMetrics(self.theme.font("button"))
-        width = metrics.horizontalAdvance(self.text()) + _ICON + 18
+        width = metrics.horizontalAdvance(self.text()) + self.theme.px(_ICON) + 18
         return QSize(width, self.theme.px(_ROW_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -44,11 +44,11 @@ class ThoughtsRow(HoverButton):
             paint_rounded(painter, QRectF(self.rect()), 6, fill=veil)
         color = self.theme.palette.text if self.underMouse() else self.theme.palette.text_2
         name = "chevron-down" if self.isChecked() else "chevron-right"
-        corner = QPointF(-4, (self.height() - _ICON) / 2)
-        paint_icon(painter, name, color, QRectF(corner.x(), corner.y(), _ICON, _ICON))
+        edge = self.theme.px(_ICON)
+        paint_icon(painter, name, color, QRectF(-4, (self.height() - edge) / 2, edge, edge))
         painter.setFont(self.theme.font("button"))
         painter.setPen(self.theme.color("text_2"))
-        place = QRectF(_ICON + 1, 0, self.width(), self.height())
+        place = QRectF(edge + 1, 0, self.width(), self.height())
         painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, self.text())
 
 

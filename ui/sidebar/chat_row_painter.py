@@ -16,6 +16,7 @@ _HEADING_HEIGHT = 26
 _HEADING_GAP = 10
 _RADIUS = 8
 _MENU_EDGE = 28
+_DOTS = 16
 
 
 class ChatRowPainter:
@@ -44,8 +45,8 @@ class ChatRowPainter:
     def menu_rect(self, rect: QRect) -> QRect:
         """Where the dots that open the row's menu are."""
         row = self.row_rect(rect)
-        top = row.center().y() - _MENU_EDGE // 2 + 1
-        return QRect(row.right() - _MENU_EDGE - 2, top, _MENU_EDGE, _MENU_EDGE)
+        edge = self.theme.px(_MENU_EDGE)
+        return QRect(row.right() - edge - 2, row.center().y() - edge // 2 + 1, edge, edge)
 
     def paint(self, painter: QPainter, rect: QRect, row: Row, state: frozenset[str]) -> None:
         """Paint a row.
@@ -103,7 +104,9 @@ class ChatRowPainter:
         area = self.row_rect(rect)
         if has_menu:
             button = self.menu_rect(rect)
-            place = QRectF(button.center().x() - 8, button.center().y() - 8, 16, 16)
+            edge = self.theme.px(_DOTS)
+            middle = QRectF(button).center() - QPointF(0.5, 0.5)
+            place = QRectF(middle.x() - edge / 2, middle.y() - edge / 2, edge, edge)
             paint_icon(painter, "ellipsis", self.theme.palette.text_2, place)
             return button.left() - 2
         if "replying" in state:

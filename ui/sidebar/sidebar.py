@@ -27,6 +27,7 @@ HEAD_HEIGHT = 52
 _ROW_HEIGHT = 36
 _RADIUS = 8
 _MARK_SIZE = 19
+_ICON = 18
 
 
 class RowButton(HoverButton):
@@ -55,7 +56,8 @@ class RowButton(HoverButton):
 
     def sizeHint(self) -> QSize:
         """Qt override."""
-        width = QFontMetrics(self.theme.font("ui_strong")).horizontalAdvance(self.text()) + 60
+        width = QFontMetrics(self.theme.font("ui_strong")).horizontalAdvance(self.text())
+        width += 42 + self.theme.px(_ICON)
         return QSize(width, self.theme.px(_ROW_HEIGHT))
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -69,10 +71,12 @@ class RowButton(HoverButton):
         if veil is not None:
             paint_rounded(painter, rect, _RADIUS, fill=veil)
         color = palette.accent_text if self._is_raised else palette.text_2
-        paint_icon(painter, self._icon_name, color, QRectF(10, (self.height() - 18) / 2, 18, 18))
+        edge = self.theme.px(_ICON)
+        place = QRectF(10, (self.height() - edge) / 2, edge, edge)
+        paint_icon(painter, self._icon_name, color, place)
         painter.setFont(self.theme.font("ui_strong" if self._is_raised else "ui"))
         painter.setPen(QColor(palette.text if self._is_raised else palette.text_2))
-        area = self.rect().adjusted(36, 0, -12, 0)
+        area = self.rect().adjusted(10 + edge + 8, 0, -12, 0)
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, self.text())
         words = painter.fontMetrics().horizontalAdvance(self.text())
         painter.setFont(self.theme.font("key"))
