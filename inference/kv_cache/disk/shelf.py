@@ -217,11 +217,12 @@ class Shelf:
 
     def note_small(self, path: str, num_written: int) -> None:
         """A journal or a trail was written, with so many bytes."""
-        size = size_of(path) or 0
         with self._lock:
             self._written_bytes += num_written
         for shelf in (self, *self._known()):
             with shelf._lock:
+                # Looked at here: two that write the same one may come here in another order.
+                size = size_of(path) or 0
                 shelf._small_bytes += size - shelf._small.get(path, 0)
                 shelf._small[path] = size
 
