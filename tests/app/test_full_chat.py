@@ -285,6 +285,9 @@ def test_held_text_is_sent_when_the_model_goes(ready: Bench) -> None:
     assert ready.texts == ["a", "b", LONG, ""]
     assert ready.last.status == "streaming"
     ready.session.handle_event(ModelFailed("/other", FAILURE))
+    assert ready.session.model.path == PATH  # the one before is opened again
+    assert ready.last.status == "streaming"
+    ready.session.handle_event(ModelFailed(PATH, FAILURE))
     assert (ready.last.status, ready.last.failure_kind) == ("error", "memory")
 
 

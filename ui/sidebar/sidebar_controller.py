@@ -29,11 +29,11 @@ class SidebarController(QObject):
         self._session = session
         self._sidebar = sidebar
         self._toast = toast
-        self._search = QTimer(self)
+        self._search = QTimer(sidebar)  # not later than the list, as the other one
         self._search.setSingleShot(True)
         self._search.setInterval(SEARCH_DELAY_MS)
         self._search.timeout.connect(self._list)
-        self._notice = QTimer(sidebar)  # not later than the list
+        self._notice = QTimer(sidebar)
         self._notice.setInterval(NOTICE_MS)
         self._notice.timeout.connect(self._notice_others)
         self._notice.start()
