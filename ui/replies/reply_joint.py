@@ -47,3 +47,11 @@ class Joint:
         places = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Line, text)
         places.setPosition(line.textStart() + line.textLength())
         return places.isAtBoundary()
+
+
+def is_inside_word(before: str, after: str) -> bool:
+    """Whether no line may end between the two."""
+    around = before[-1:] + after[:1]
+    places = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Line, around)
+    places.setPosition(1)
+    return len(around) == 2 and not places.isAtBoundary()

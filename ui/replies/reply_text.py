@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QWidget
 from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 from ui.markdown.blocks import Block, Heading, Paragraph
-from ui.replies.reply_joint import Joint
+from ui.replies.reply_joint import Joint, is_inside_word
 from ui.replies.reply_layout import Link, RunLayout
 from ui.replies.reply_leaf import Leaf
 
@@ -102,8 +102,7 @@ class TextBlock(Leaf):
         """Begin in the last line of the piece before, at the next `layout_to`; None begins a line."""
         joint: Joint | None = None
         if before is not None and before.is_right_to_left == self.is_right_to_left:
-            around = before._layout.text[-1:] + self._layout.text[:1]
-            is_in_word = len(around) == 2 and not any(map(str.isspace, around))
+            is_in_word = is_inside_word(before._layout.text, self._layout.text)
             joint = Joint(before.caret_point().x(), is_in_word, self.is_right_to_left)
         if joint != self._joint:
             self._joint = joint

@@ -1,5 +1,6 @@
 """Text shown exactly as it was typed, in pieces that one widget each can show. No Qt."""
 
+import unicodedata
 from typing import Literal
 
 from ui.markdown.blocks import Paragraph, Run
@@ -11,7 +12,8 @@ _PIECE_LINES = 60
 def typed_blocks(text: str, piece_chars: int = _PIECE_CHARS) -> list[Paragraph]:
     """What a person typed, exactly; long texts in pieces that end with a line or a word.
 
-    A piece that ends with a word ends in a line that the next one goes on with.
+    A piece that ends with a word or, in writing without gaps, with a clause ends in a line that the next one
+    goes on with.
 
     The cuts depend only on what comes before them, so the pieces of a text that grows stay.
     """
@@ -42,7 +44,7 @@ def _piece_end(text: str, start: int, piece_chars: int) -> int | None:
         return None
     if last_line > start:
         return last_line
-    return _last_word_begin(text, start, stop) or stop
+    return _last_word_begin(text, start, stop) or _last_clause_begin(text, start, stop) or stop
 
 
 def _last_word_begin(text: str, start: int, stop: int) -> int:
@@ -55,3 +57,19 @@ def _last_word_begin(text: str, start: int, stop: int) -> int:
         word_end = start + len(text[start:begin].rstrip(" "))
         begin = text.rfind(" ", start + 1, word_end) + 1
     return begin
+
+
+def _last_clause_begin(text: str, start: int, stop: int) -> int:
+    """Where the last letter before `stop` follows a wide mark as of Chinese; 0 if none does.
+
+    There a line may end. Before such a mark none may, so that a cut there would take the letter before it along.
+    """
+    for begin in range(stop - 1, start, -1):
+        mark, letter = text[begin - 1], text[begin]
+        if (
+            unicodedata.east_asian_width(mark) in "FW"
+            and unicodedata.category(mark) in ("Po", "Pe", "Pf")
+            and unicodedata.category(letter) == "Lo"
+        ):
+            return begin
+    return 0
