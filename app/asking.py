@@ -19,6 +19,7 @@ import psutil
 from app.asked_chat import AskedChat
 from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
 from app.asked_reply import REPLY_ID, AskedReply
+from app.breaking_off import Interrupts
 from app.chat_prompt import chat_prompt
 from app.cli import (
     EXIT_BROKEN_PIPE,
@@ -60,7 +61,11 @@ def open_engine(path: str, config: EngineConfig) -> EngineLike:
             told.add(progress.stage)
             complain(f"{TRYING_INT4}; this is done once")
 
-    return import_engine().load(path, config, on_progress=tell)
+    # Libraries that are being imported catch whatever is raised in them, Ctrl+C too.
+    with Interrupts() as interrupts:
+        engine = import_engine()
+    interrupts.let_through()
+    return engine.load(path, config, on_progress=tell)
 
 
 def answer(

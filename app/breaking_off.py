@@ -5,6 +5,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 _SIGNALS = ("SIGINT", "SIGTERM")
+_SIGNAL_BASE = 128  # what shells add to the number of a signal
 
 
 class Interrupts:
@@ -38,7 +39,12 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # as it was given to us
 
+    def let_through(self) -> None:
+        """Do what the signal that came would have done; after it was given back."""
+        if self.exit_code:
+            signal.raise_signal(self.exit_code - _SIGNAL_BASE)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.exit_code:
             raise KeyboardInterrupt
-        self.exit_code = 128 + number
+        self.exit_code = _SIGNAL_BASE + number

@@ -1,6 +1,7 @@
 """Writes ggml's weight blocks from scales and codes that are known already. Any thread.
 
-Scales are (n, k) float32 and become fp16, those that are too large its largest number. Codes are uint8,
+Scales are (n, k) float32 and become fp16: those that are too large its largest number, and what is infinite or
+no number stays no number, so that a damaged file is noticed by what the model computes. Codes are uint8,
 one per weight. Each function gives (n, block_bytes). Source of the layouts: ggml-org/ggml,
 src/ggml-common.h.
 """
@@ -16,7 +17,11 @@ FP16_MAX = 65504.0
 
 def as_half(numbers: Floats) -> Bytes:
     """The bytes of fp16 numbers: (n, k) to (n, 2 k)."""
-    return np.clip(numbers, -FP16_MAX, FP16_MAX).astype(np.float16).view(np.uint8)
+    return _bounded(numbers, FP16_MAX).astype(np.float16).view(np.uint8)
+
+
+def _bounded(numbers: Floats, most: float) -> Floats:
+    return np.where(np.isfinite(numbers), np.clip(numbers, -most, most), np.float32(np.nan))
 
 
 def write_q4_0(scale: Floats, codes: Bytes) -> Bytes:
@@ -37,7 +42,7 @@ def write_q5_0(scale: Floats, codes: Bytes) -> Bytes:
 
 def write_q4_k(scale: Floats, multiples: Bytes, codes: Bytes) -> Bytes:
     """Scale (n, 1) times multiple (n, 8), up to 63, times code (n, 256) - 7.5: levels around zero."""
-    scale = np.clip(scale, -FP16_MAX / 7.5, FP16_MAX / 7.5)  # so that the minimum is fp16 too
+    scale = _bounded(scale, FP16_MAX / 7.5)  # so that the minimum is fp16 too
     first, last = multiples[:, :4], multiples[:, 4:]
     above, low = first | last >> 4 << 6, last & 15
     minima = 7.5 * scale  # of the same multiples

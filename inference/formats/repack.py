@@ -111,17 +111,20 @@ def _iq4_xs(blocks: Bytes) -> Bytes:
 
 def _iq4_nl(blocks: Bytes) -> Bytes:
     """Eight blocks become one, whose multiples are their scales in 8 bits."""
-    scales = np.nan_to_num(_half(blocks, 0).reshape(-1, 8)) * _FOUR_BITS_STEP
+    scales = _half(blocks, 0).reshape(-1, 8) * _FOUR_BITS_STEP
     largest = np.abs(scales).max(axis=1, keepdims=True)
     scale = (largest / 127).astype(np.float16).astype(np.float32)
     multiples = np.clip(np.rint(scales / np.where(scale == 0, np.float32(1), scale)), -127, 127)
+    multiples = np.nan_to_num(multiples)  # then the scale is no number
     codes = _looked_up(blocks[:, 2:], _FOUR_BITS_CODES).reshape(-1, _SUPER)
     return write_q6_k(scale, multiples.astype(np.int8).repeat(2, axis=1), codes)
 
 
 def _mxfp4(blocks: Bytes) -> Bytes:
     exponents = np.minimum(blocks[:, :1].astype(np.int32) - 128, 15)
-    return write_q5_0(np.ldexp(np.float32(1), exponents), _looked_up(blocks[:, 1:], _MX_CODES))
+    scales = np.ldexp(np.float32(1), exponents)
+    scales[blocks[:, :1] == 255] = np.nan  # as the format has it
+    return write_q5_0(scales, _looked_up(blocks[:, 1:], _MX_CODES))
 
 
 def _three_levels(type_name: str, start: int, blocks: Bytes) -> Bytes:

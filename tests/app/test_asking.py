@@ -6,9 +6,11 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from app import asking
 from app.asking import answer, peak_rss_bytes
 from app.cli import BadInputError, parse_ask_arguments, read_question
 from app.errors import ProfileError
@@ -594,3 +596,22 @@ def test_weights_that_are_no_floats_are_said_to_stay_as_they_are(
         " Fake 1B are Q4_1 already\n"
     )
     assert capsys.readouterr().err == (told if is_told else "")
+
+
+def test_interrupt_that_a_library_swallows_while_it_is_imported_ends_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NeverLoaded:
+        @staticmethod
+        def load(*arguments: object, **options: object) -> NoReturn:
+            raise AssertionError("it goes on")
+
+    def swallowing() -> type[NeverLoaded]:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        return NeverLoaded
+
+    monkeypatch.setattr(asking, "import_engine", swallowing)
+    with pytest.raises(KeyboardInterrupt):
+        asking.open_engine("model.gguf", EngineConfig())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

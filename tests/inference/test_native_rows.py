@@ -1,5 +1,6 @@
 """Files with rows of blocks, written by the kernels: byte by byte what Python writes, whole or absent."""
 
+import errno
 import os
 import stat
 import zlib
@@ -15,6 +16,7 @@ from inference.kernels.library import KernelError, Kernels, load_kernels
 from inference.kernels.structures import RowFile as FileStructure
 from inference.kernels.structures import RowPlane
 from inference.kv_cache.block import ROOT_KEY
+from inference.kv_cache.disk import claims
 from inference.kv_cache.disk.format import pack_sum
 from inference.kv_cache.disk.row_source import RowFile
 from inference.kv_cache.disk.store import DiskStore
@@ -196,3 +198,25 @@ def test_store_keeps_the_same_whoever_writes(tmp_path: Path, wanted: tuple[bool,
         payload = store.read(source, block.base_key, block.token_ids)
         assert payload is not None
         assert bytes(payload) == kv.export_rows(block.block_id, 0, P).numpy().tobytes()
+
+
+def test_disk_that_fills_in_the_middle_is_told_and_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = filled()
+    store = DiskStore(
+        tmp_path, namespace=b"m", block_size=P, row_layout=kv.row_layout, budget_bytes=10**9
+    )
+    store.open()
+    blocks = [HeldBlock(number, ROOT_KEY, tuple(range(number, number + P))) for number in range(3)]
+    store.claim("chat", [(block.base_key, block.token_ids) for block in blocks])
+
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(claims, "write_file", full)
+    assert store.write(blocks, OnlySome(kv, (True, False, False))) == 1
+    assert "disk is full" in store.stats().problem
+    assert store.stats().misses == {"no_space": 1}
+    assert store.write(blocks[1:], KvRows(kv)) == 0  # for a minute nothing is tried
+    assert store.stats().num_pieces == 1

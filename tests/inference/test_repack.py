@@ -57,6 +57,20 @@ def test_scales_of_all_sizes_are_kept(type_name: str, scales: list[float]) -> No
     assert size(found - expected) <= share * size(expected) + least_step
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("type_name", LOST)
+def test_scales_that_are_no_numbers_are_not_hidden(type_name: str, bad: float) -> None:
+    blocks = make_blocks(type_name, 64, [0.5])
+    if type_name == "MXFP4":
+        blocks[40, 0] = 255  # its only one
+    else:
+        blocks[40] = make_blocks(type_name, 64, [bad])[40]
+    with np.errstate(all="ignore"):
+        found = repacked(blocks, type_name)
+    assert np.isnan(found[40]).any()
+    assert np.isfinite(found[:40]).all()
+
+
 @pytest.mark.parametrize("type_name", LOST)
 def test_blocks_of_zero_bytes_become_zeros(type_name: str) -> None:
     blocks = np.zeros((8, TENSOR_TYPES_BY_NAME[type_name].block_bytes), dtype=np.uint8)

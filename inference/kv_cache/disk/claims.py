@@ -173,8 +173,9 @@ class Claims:
                     continue
             entries.append(entry)
         if entries:
-            self._writer.succeed()
             self._shelf.add_written(entries)
+            if miss is None:  # else the writer has a problem now, whatever went before it
+                self._writer.succeed()
         return {entry.path for entry in entries}, miss
 
     def _write_slowly(self, file: RowFile, piece: Piece, rows: RowSource) -> Miss | None:
