@@ -1,11 +1,14 @@
 """Fixtures of the window's tests: the real program with the real worker and a scripted engine."""
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtWidgets import QApplication
+from pytestqt import wait_signal
 from pytestqt.qtbot import QtBot
 
 from tests.app.fake_engine import FakeScript
@@ -18,6 +21,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.qt_log_ignore("This plugin does not support", extend=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_collection_in_a_disconnect() -> Iterator[None]:
+    """Keep the garbage collector out of pytest-qt's disconnects.
+
+    Qt holds a lock then, of which there are 131 for all objects, and PySide makes Python objects: a collection
+    that happens there and finds an old window waits for the same lock now and then, for ever. Quire itself
+    disconnects nothing.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (wait_signal.SignalBlocker, wait_signal.MultiSignalBlocker):
+            patch.setattr(kind, "_cleanup", _without_collector(kind._cleanup))
+        yield
+
+
+def _without_collector(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(function)
+    def call(self: Any) -> None:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            function(self)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    return call
 
 
 @pytest.fixture
