@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.context_room import left_out_mark
-from app.conversation import Conversation
+from app.conversation import Conversation, MessageId
 from app.errors import StorageError
 from app.session_changes import MessageAdded, MessageChanged
 from app.shown_chat import ShownChat
@@ -30,6 +30,9 @@ class ChatWatch:
         self._clock = around.clock
         self._is_due = False
         self._grew_at = 0.0
+        self._growing: MessageId | None = (
+            None  # the reply that another process was seen to make last
+        )
 
     def note(self) -> None:
         """Another process has stored something, in whatever chat."""
@@ -50,6 +53,7 @@ class ChatWatch:
         try:
             end = self._store.end_of(chat.id)
             if end is None or _is_known(chat, end):
+                self._follow_earlier(chat)
                 return
             new = self._store.messages_from(chat.id, chat.leaf_id or NO_MESSAGE)
         except StorageError:
@@ -57,9 +61,19 @@ class ChatWatch:
         now = self._shown.desk.as_it_is(chat.with_messages(new))
         last = now.messages[end.message_id]
         if end.status == "streaming":
-            self._grew_at = self._clock()
+            self._grew_at, self._growing = self._clock(), last.id
             last = replace(last, status="streaming")
         self._show(chat, now.with_message(last, as_leaf=True))
+
+    def _follow_earlier(self, chat: Conversation) -> None:
+        """Show what came of a reply that is not the end any more, as somebody went on here meanwhile."""
+        growing = self._growing
+        if growing is None or growing not in chat.messages or growing == chat.leaf_id:
+            return
+        found = [each for each in self._store.messages_from(chat.id, growing) if each.id == growing]
+        self._show(chat, self._shown.desk.as_it_is(chat.with_messages(found)))
+        if all(message.status != "streaming" for message in found):
+            self._growing = None
 
     def _show(self, before: Conversation, now: Conversation) -> None:
         """Messages that stay keep their places, selections and editors."""

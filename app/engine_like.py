@@ -77,7 +77,7 @@ EngineFactory = Callable[[str, EngineConfig, Callable[[LoadProgress], None]], En
 
 
 ModelCheck = Callable[[str], None]
-"""Raises an EngineError if the factory would surely refuse this model; takes milliseconds."""
+"""Raises an EngineError if the factory would surely refuse this model; takes a fraction of a second."""
 
 
 def outputs_of(engine: EngineLike, request: GenerateRequest) -> Iterator[StepOutput]:

@@ -194,7 +194,7 @@ class EngineLoop:
             self._next_stats_at = 0.0
 
     def _is_worth_closing_for(self, command: LoadModel) -> bool:
-        """Whether the model that is open is to go: a broken file shows before, in milliseconds."""
+        """Whether the model that is open is to go: a broken file shows before, soon."""
         if self._engine is None or self._check is None:
             return True
         try:

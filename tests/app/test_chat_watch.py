@@ -131,6 +131,26 @@ def test_message_after_a_reply_that_another_process_makes_finds_it_stopped(
     assert chat.asked() == ["a", "b", "c", "d", "e"]
 
 
+def test_reply_of_another_process_is_shown_whole_though_one_went_on_here(
+    chat: Bench, asker: Asker
+) -> None:
+    reply = asker.begins(asker.asks("c"))
+    asker.says(reply, "d")
+    chat.session.notice_others()
+    chat.turn("e", "f")
+    chat.changes.clear()
+    asker.says(reply, "d e")
+    chat.session.notice_others()
+    assert told(chat) == [("MessageChanged", "d e", "stopped")]
+    asker.ends(reply, "d e f")
+    chat.session.notice_others()
+    assert told(chat) == [("MessageChanged", "d e f", "complete")]
+    asker.store.touch(chat.chat.id)
+    chat.session.notice_others()
+    assert told(chat) == []
+    assert chat.texts == ["a", "b", "c", "d e f", "e", "f"]
+
+
 def test_nothing_comes_while_a_reply_is_made_here_and_all_of_it_afterwards(
     chat: Bench, asker: Asker
 ) -> None:
