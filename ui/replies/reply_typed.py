@@ -7,6 +7,7 @@ from ui.markdown.blocks import Paragraph, Run
 
 _PIECE_CHARS = 2_000
 _PIECE_LINES = 60
+_CLAUSE_CHARS = 200  # looked through for each piece: most clauses are far shorter
 
 
 def typed_blocks(text: str, piece_chars: int = _PIECE_CHARS) -> list[Paragraph]:
@@ -60,11 +61,11 @@ def _last_word_begin(text: str, start: int, stop: int) -> int:
 
 
 def _last_clause_begin(text: str, start: int, stop: int) -> int:
-    """Where the last letter before `stop` follows a wide mark as of Chinese; 0 if none does.
+    """Where the last letter before `stop` follows a wide mark as of Chinese; 0 if none near it does.
 
     There a line may end. Before such a mark none may, so that a cut there would take the letter before it along.
     """
-    for begin in range(stop - 1, start, -1):
+    for begin in range(stop - 1, max(start, stop - _CLAUSE_CHARS), -1):
         mark, letter = text[begin - 1], text[begin]
         if (
             unicodedata.east_asian_width(mark) in "FW"
