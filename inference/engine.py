@@ -76,7 +76,7 @@ class Engine:
 
     @staticmethod
     def check(path: Path | str) -> None:
-        """Look whether a model could be opened, as far as its files tell that in milliseconds.
+        """Look whether a model could be opened, as far as its files tell that in a fraction of a second.
 
         Raises:
             ModelFileError: As `load` would.

@@ -184,19 +184,24 @@ class Kernels:
         return int(self._library.qk_crc32(data, size))
 
     def write_rows(
-        self, planes: "ctypes.Array[RowPlane]", files: "ctypes.Array[RowFile]", buffer: int
+        self,
+        planes: "ctypes.Array[RowPlane]",
+        files: "ctypes.Array[RowFile]",
+        buffer: int,
+        size: int,
     ) -> None:
         """Write files with the rows of slots; each says then whether it is there.
 
         Args:
             planes: The memory of all slots.
             files: Their headers come before the rows, and the rows' checksum behind them.
-            buffer: As long as the rows of any of them, and 4 bytes more.
+            buffer: Where the rows of one after the other lie meanwhile.
+            size: Its bytes: for the rows of any of them, and 4 more.
 
         Raises:
             KernelError: A size or pointer that cannot be.
         """
-        _check(self._library.qk_write_rows(planes, len(planes), files, len(files), buffer))
+        _check(self._library.qk_write_rows(planes, len(planes), files, len(files), buffer, size))
 
 
 def load_kernels() -> Kernels | None:
@@ -296,7 +301,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_crc32": (c_uint32, [address, c_int64]),
         "qk_write_rows": (
             c_int32,
-            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address],
+            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address, c_int64],
         ),
     }
     for name, (result, arguments) in functions.items():

@@ -45,7 +45,9 @@ class KvRows:
         if self._kernels is None:
             return [False] * len(files)
         structures = (FileStructure * len(files))(*map(self._as_structure, files))
-        self._kernels.write_rows(self._planes, structures, self._buffer.data_ptr())
+        self._kernels.write_rows(
+            self._planes, structures, self._buffer.data_ptr(), len(self._buffer)
+        )
         return [bool(structure.is_written) for structure in structures]
 
     def _as_structure(self, file: RowFile) -> FileStructure:

@@ -131,7 +131,7 @@ def load_model(
 
 
 def check_model(path: Path | str) -> None:
-    """Look at the files of a model as far as that takes milliseconds; nothing is loaded.
+    """Look at the files of a model without its weights, a fraction of a second.
 
     Raises:
         ModelFileError: The file or folder is not sound; names it and the reason.

@@ -17,7 +17,7 @@ from inference.kernels.structures import RowFile as FileStructure
 from inference.kernels.structures import RowPlane
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import claims
-from inference.kv_cache.disk.format import pack_sum
+from inference.kv_cache.disk.format import SUM_BYTES, pack_sum
 from inference.kv_cache.disk.row_source import RowFile
 from inference.kv_cache.disk.store import DiskStore
 from inference.kv_cache.kv_rows import KvRows
@@ -164,8 +164,39 @@ def test_rows_that_there_are_not_are_refused(
     )
     buffer = torch.empty(kv.block_bytes + 4, dtype=torch.uint8)
     with pytest.raises(KernelError):
-        kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr())
+        kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), len(buffer))
     assert names_in(tmp_path) == []
+
+
+def test_rows_that_the_buffer_does_not_hold_are_refused(tmp_path: Path) -> None:
+    kv = filled()
+    plane = kv.host_planes()[0]
+    num_runs, row_bytes = plane.shape[0] * plane.shape[1], plane.shape[-1]
+    planes = (RowPlane * 1)(RowPlane(plane.data_ptr(), num_runs, 6 * P, row_bytes))
+    file = FileStructure(
+        temporary=os.fsencode(tmp_path / "1.tmp"),
+        path=os.fsencode(tmp_path / "piece"),
+        header=b"",
+        num_rows=P,
+    )
+    size = num_runs * P * row_bytes + SUM_BYTES
+    buffer = torch.empty(size, dtype=torch.uint8)
+    with pytest.raises(KernelError):
+        kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), size - 1)
+    assert names_in(tmp_path) == []
+    kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), size)
+    assert names_in(tmp_path) == ["piece"]
+
+
+def claimed(folder: Path, kv: KvTensors) -> tuple[DiskStore, list[HeldBlock]]:
+    """A store, and three blocks that a chat is about to keep there."""
+    store = DiskStore(
+        folder, namespace=b"m", block_size=P, row_layout=kv.row_layout, budget_bytes=10**9
+    )
+    store.open()
+    blocks = [HeldBlock(number, ROOT_KEY, tuple(range(number, number + P))) for number in range(3)]
+    store.claim("chat", [(block.base_key, block.token_ids) for block in blocks])
+    return store, blocks
 
 
 class OnlySome(KvRows):
@@ -185,12 +216,7 @@ class OnlySome(KvRows):
 @pytest.mark.parametrize("wanted", [(True,) * 3, (False,) * 3, (True, False, True)])
 def test_store_keeps_the_same_whoever_writes(tmp_path: Path, wanted: tuple[bool, ...]) -> None:
     kv = filled()
-    store = DiskStore(
-        tmp_path, namespace=b"m", block_size=P, row_layout=kv.row_layout, budget_bytes=10**9
-    )
-    store.open()
-    blocks = [HeldBlock(number, ROOT_KEY, tuple(range(number, number + P))) for number in range(3)]
-    store.claim("chat", [(block.base_key, block.token_ids) for block in blocks])
+    store, blocks = claimed(tmp_path, kv)
     assert store.write(blocks, OnlySome(kv, wanted)) == 3
     assert store.stats().misses == {}
     for block in blocks:
@@ -204,12 +230,7 @@ def test_disk_that_fills_in_the_middle_is_told_and_rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kv = filled()
-    store = DiskStore(
-        tmp_path, namespace=b"m", block_size=P, row_layout=kv.row_layout, budget_bytes=10**9
-    )
-    store.open()
-    blocks = [HeldBlock(number, ROOT_KEY, tuple(range(number, number + P))) for number in range(3)]
-    store.claim("chat", [(block.base_key, block.token_ids) for block in blocks])
+    store, blocks = claimed(tmp_path, kv)
 
     def full(*args: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -207,7 +207,7 @@ typedef struct {
 // Write files, of which each is whole or absent; on systems without POSIX none is written. The buffer holds the rows of
 // any of them and 4 bytes more. Works on the calling thread alone.
 QK_API int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
-                             uint8_t *buffer);
+                             uint8_t *buffer, int64_t buffer_bytes);
 // As zlib's.
 QK_API uint32_t qk_crc32(const uint8_t *data, int64_t size);
 

@@ -21,10 +21,13 @@ bool is_valid(const qk_plane &plane) {
   return plane.data && plane.num_runs > 0 && plane.num_slots > 0 && plane.row_bytes > 0;
 }
 
-bool is_valid(const qk_row_file &file, const qk_plane *planes, int32_t num_planes) {
+bool is_valid(const qk_row_file &file, const qk_plane *planes, int32_t num_planes, int64_t buffer_bytes) {
   if (!file.temporary || !file.path || !file.header || file.header_bytes < 0) return false;
   if (file.num_rows < 1 || file.first_slot < 0) return false;
+  int64_t left = buffer_bytes - static_cast<int64_t>(kSumBytes);
   for (int32_t i = 0; i < num_planes; ++i) {
+    if (file.num_rows > left / planes[i].row_bytes / planes[i].num_runs) return false;
+    left -= file.num_rows * planes[i].row_bytes * planes[i].num_runs;
     if (file.num_rows > planes[i].num_slots || file.first_slot > planes[i].num_slots - file.num_rows) return false;
   }
   return true;
@@ -106,13 +109,13 @@ extern "C" {
 uint32_t qk_crc32(const uint8_t *data, int64_t size) { return quire::crc32(data, static_cast<size_t>(size)); }
 
 int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
-                      uint8_t *buffer) {
+                      uint8_t *buffer, int64_t buffer_bytes) {
   if (!planes || num_planes < 1 || !files || num_files < 1 || !buffer) return QK_ERROR_ARGUMENT;
   for (int32_t i = 0; i < num_planes; ++i) {
     if (!is_valid(planes[i])) return QK_ERROR_ARGUMENT;
   }
   for (int32_t i = 0; i < num_files; ++i) {
-    if (!is_valid(files[i], planes, num_planes)) return QK_ERROR_ARGUMENT;
+    if (!is_valid(files[i], planes, num_planes, buffer_bytes)) return QK_ERROR_ARGUMENT;
   }
   for (int32_t i = 0; i < num_files; ++i) {
     files[i].is_written = write_file(files[i], buffer, gather(files[i], planes, num_planes, buffer));

@@ -1,4 +1,4 @@
-"""Reading, writing and removing files of the disk tier. Any thread; links are never followed.
+"""Reading, writing and removing files of the disk tier. Any thread; a link in a file's place is never followed.
 
 Files are private (0600 in folders of 0700, whatever the umask), and each is written under another
 name and then renamed, so that under its own name it is whole or absent. Nothing is brought to the
