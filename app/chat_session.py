@@ -152,6 +152,7 @@ class ChatSession:
         if self._is_closed:
             return
         self._shown.desk.save_again()
+        self.drafts.tell_problem()
         if self._chats.notice_others():
             self._watch.note()
         if not self._sending.is_busy:  # what is held belongs to the chat as it is
@@ -317,6 +318,10 @@ class ChatSession:
             case StatsSampled():
                 self._shown.desk.note_stats(event.stats)
                 self._announcer.notify(StatsChanged(event))
+
+    def is_all_stored(self) -> bool:
+        """Whether all replies that have ended are stored, after one more try; if not, closing loses them."""
+        return self._shown.desk.is_all_stored()
 
     def close(self) -> None:
         """End all replies, store everything, forget deleted chats for good."""

@@ -36,10 +36,10 @@ class Drafts:
         if (conversation_id, text) != self._known:
             self._known = (conversation_id, text)
             self._store.keep_draft(conversation_id, text)
-        self._tell_problem()
+        self.tell_problem()
 
-    def _tell_problem(self) -> None:
-        """Once, until it goes well again."""
+    def tell_problem(self) -> None:
+        """Say that what is written cannot be stored: once, until it goes well again."""
         problem = self._store.draft_problem
         if problem is not None and not self._has_told:
             self._announcer.storage_failed(problem)

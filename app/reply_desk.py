@@ -130,6 +130,11 @@ class ReplyDesk:
                 continue  # that was told the first time; a shorter one may find room
             self._is_stored(message)
 
+    def is_all_stored(self) -> bool:
+        """Whether the store has all that has ended, after one more try."""
+        self.save_again()
+        return not self._unsaved
+
     def chats(self) -> frozenset[ConversationId]:
         """The chats in which a reply is being made."""
         return frozenset(live.conversation_id for live in self._live.values())

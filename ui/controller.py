@@ -26,6 +26,7 @@ from ui.dialogs.connections import ConnectionsDialog
 from ui.dialogs.error import ErrorDialog
 from ui.dialogs.link import open_link
 from ui.dialogs.preferences import TEXT_SIZE_STEP, PreferencesDialog, theme_choice
+from ui.dialogs.unstored import UnstoredDialog
 from ui.look.appearance import Appearance
 from ui.look.theme import Theme
 from ui.main_window import MainWindow
@@ -190,9 +191,13 @@ class Controller(QObject):
         window.chat.messages.action_requested.connect(self._act_on_failure)
         window.status.private_button.clicked.connect(self._open_connections)
         window.escaped.connect(self._session.stop)
+        window.may_close = self._may_close
         window.closed.connect(self._keep_geometry)
         window.fold_changed.connect(lambda is_open: self._settings.change(sidebar_visible=is_open))
         window.width_dragged.connect(lambda width: self._settings.change(sidebar_width=width))
+
+    def _may_close(self) -> bool:
+        return self._session.is_all_stored() or UnstoredDialog.ask(self._theme, self._window)
 
     def _add_shortcuts(self) -> None:
         window = self._window

@@ -74,6 +74,7 @@ class MainWindow(QWidget):
     Attributes:
         sidebar, chat, status: The parts.
         was_painted: Whether the window has been on the screen.
+        may_close: Asked before it closes.
 
     Signals:
         closed: The window was closed.
@@ -93,6 +94,7 @@ class MainWindow(QWidget):
         super().__init__()
         self._theme = theme
         self.was_painted = False
+        self.may_close: Callable[[], bool] = lambda: True
         self._wants_sidebar = True
         self._is_drawer_open = False
         self._sidebar_width = SIDEBAR_WIDTH
@@ -195,6 +197,9 @@ class MainWindow(QWidget):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Qt override."""
+        if not self.may_close():
+            event.ignore()
+            return
         self.closed.emit()
         super().closeEvent(event)
 

@@ -55,7 +55,7 @@ class MetadataReader:
             raise cursor.fail(field, f"arrays are nested deeper than {MAX_ARRAY_DEPTH}")
         type_id = cursor.u32(f"item type of {field}")
         count = cursor.u64(f"length of {field}")
-        cursor.need(count, f"{field}, an array of {count:,} items,")
+        cursor.need(count, f"{field}, an array of {count:,} items")
         if count > self._items_left:
             raise cursor.fail(field, f"has {count:,} items; more than {MAX_ARRAY_ITEMS:,} in all")
         self._items_left -= count

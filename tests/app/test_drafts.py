@@ -250,3 +250,18 @@ def test_draft_that_cannot_be_stored_is_told_once(
     told = [change for change in ready.take() if isinstance(change, StorageFailed)]
     assert len(told) == 1
     other.close()
+
+
+def test_draft_that_cannot_be_stored_is_told_though_nothing_more_is_written(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.database.BUSY_TIMEOUT_MS", 0)
+    other = sqlite3.connect(ready.store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    ready.session.drafts.keep(None, "x")
+    until(lambda: ready.store.draft_problem is not None)
+    ready.take()
+    ready.session.notice_others()
+    ready.session.notice_others()
+    assert [type(change) for change in ready.take()] == [StorageFailed]
+    other.close()

@@ -51,7 +51,7 @@ HOSTILE = {
     ),
     "array of 2^60 items": (
         raw_gguf([raw_entry("k", ARRAY, raw_array(U32, HUGE, b""))], []),
-        "an array of 1,152,921,504,606,846,976 items",
+        "an array of 1,152,921,504,606,846,976 items, at byte",
     ),
     "array of 2^64-1 bools": (
         raw_gguf([raw_entry("k", ARRAY, raw_array(BOOL, 2**64 - 1, b""))], []),

@@ -13,6 +13,7 @@ from ui.dialogs.base import Dialog
 from ui.dialogs.error import ErrorDialog
 from ui.dialogs.link import LinkDialog
 from ui.dialogs.preferences import PreferencesDialog
+from ui.dialogs.unstored import UnstoredDialog
 
 Opener = Callable[..., OpenWindow]
 ROOM = QRect(0, 0, 800, 600)
@@ -54,6 +55,7 @@ OPENERS: dict[str, Callable[[OpenWindow], object]] = {
     "link": lambda window: _shown(
         window, LinkDialog(window.program.theme, QUrl("https://x.org/" + "a" * 3000), window.window)
     ),
+    "unstored": lambda window: _shown(window, UnstoredDialog(window.program.theme, window.window)),
     "long": lambda window: _shown(
         window, ErrorDialog(window.program.theme, "T", "Long. " * 800, parent=window.window)
     ),

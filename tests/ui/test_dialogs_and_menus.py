@@ -7,7 +7,7 @@ import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QColor, QContextMenuEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QLabel, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QLabel, QToolTip, QWidget
 
 from app.conversation import Message
 from app.errors import StorageError
@@ -22,6 +22,7 @@ from ui.controls.menus import Menu
 from ui.controls.toast import SHADOW_LEVEL
 from ui.dialogs.about import AboutDialog
 from ui.dialogs.error import ErrorDialog
+from ui.dialogs.unstored import UnstoredDialog
 from ui.look import compositing
 from ui.look.painting import shadow_margins
 from ui.look.style import menu_margins
@@ -86,6 +87,48 @@ def test_full_disk_is_spoken_of_no_more_once_the_reply_is_stored(
     assert not any("is kept" in text for text in shown)
     monkeypatch.setattr(ConversationStore, "update_message", update)
     window.wait(lambda: toast.text == "The reply is stored now.")
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_window_asks_before_it_closes_with_a_reply_in_memory_only(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    window = open_window(FakeScript(replies=["One."]))
+    window.start_engine()
+    asked: list[object] = []
+
+    def ask(cls: object, theme: object, parent: object) -> bool:
+        asked.append(parent)
+        return is_wanted
+
+    def refuse(store: ConversationStore, message: Message) -> None:
+        raise StorageError("The disk is full.", hint="Free some space, then try again.")
+
+    monkeypatch.setattr(UnstoredDialog, "ask", classmethod(ask))
+    with monkeypatch.context() as patch:
+        patch.setattr(ConversationStore, "update_message", refuse)
+        window.say("Hello")
+        window.window.close()
+        assert asked == [window.window]
+        assert window.window.isVisible() != is_wanted
+    if not is_wanted:
+        window.window.close()  # it could be stored
+        assert len(asked) == 1
+        assert not window.window.isVisible()
+
+
+def test_dialog_of_an_unstored_reply_stays_unless_one_wants_to_close(
+    open_window: Opener,
+) -> None:
+    window = open_window()
+    dialog = UnstoredDialog(window.program.theme, window.window)
+    outcomes: list[int] = []
+    dialog.finished.connect(outcomes.append)
+    for name in ("Stay", "Close anyway"):
+        dialog.show()
+        window.click(name, inside=dialog)
+    assert outcomes == [QDialog.DialogCode.Rejected, QDialog.DialogCode.Accepted]
+    dialog.deleteLater()
 
 
 def test_toast_with_a_long_text_stays_inside_and_is_all_there(open_window: Opener) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontMetrics, QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageId
@@ -18,6 +18,7 @@ from tests.ui.reply_helpers import (
 )
 from ui.controls.labels import Label
 from ui.controls.menus import Menu
+from ui.look.theme import Theme
 from ui.replies.error_card import (
     DETAILS,
     NEW_CHAT,
@@ -30,7 +31,7 @@ from ui.replies.error_card import (
 )
 from ui.replies.message_list import MessageList
 from ui.replies.reply_caret import Caret, prefill_text
-from ui.replies.reply_footer import ReplyFooter, numbers_text
+from ui.replies.reply_footer import ReplyFooter, fitting_numbers, numbers_text
 from ui.replies.reply_view import ReplyView
 
 METRICS = RequestMetrics(
@@ -282,3 +283,13 @@ def test_reply_stopped_before_its_first_word_says_so(qtbot):
     shown.update_message(make_message(2, status="stopped"), [MessageId(2)])
     settle(qtbot, shown)
     assert "Stopped before the first word." in visible_texts(view)
+
+
+def test_what_was_reused_is_the_last_number_that_gives_way() -> None:
+    metrics = QFontMetrics(Theme().font("small"))
+    numbers = "394 tok/s · first word after 0.04 s · 1,204 tokens reused (disk)"
+    width = metrics.horizontalAdvance
+    for first in (0, numbers.index("first"), numbers.index("1,204")):
+        kept = numbers[first:]
+        assert fitting_numbers(numbers, metrics, width(kept)) == kept
+    assert fitting_numbers(numbers, metrics, width("1,204 tokens reused (disk)") - 1) == ""

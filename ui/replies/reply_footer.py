@@ -227,18 +227,18 @@ class ReplyFooter(QWidget):
         self.place()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Qt override: the numbers, cut from the right when there is no room; below them the lines."""
+        """Qt override: the numbers, of which the first go when there is no room; below them the lines.
+
+        What was reused stands nowhere else; the speeds of the last reply are in the status bar too.
+        """
         painter = QPainter(self)
         painter.setFont(self._theme.font("small"))
         painter.setPen(self._theme.color("text_3"))
         room = QRectF(self._buttons_end + 8, 0, 0, self._theme.px(HEIGHT))
         room.setRight(self.width() - BLEED)
         metrics = QFontMetrics(self._theme.font("small"))
-        parts = self._text.split(" · ")
-        while parts and metrics.horizontalAdvance(" · ".join(parts)) > room.width():
-            parts.pop()
         flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(room, flags, " · ".join(parts))
+        painter.drawText(room, flags, fitting_numbers(self._text, metrics, int(room.width())))
         line = QRectF(BLEED, room.bottom() - 4, self.width() - 2 * BLEED, 0)
         line.setHeight(self._theme.line_height("small"))
         for wordings, role in ((self._guesses, "text_3"), (self._reasons, "warn")):
@@ -246,6 +246,14 @@ class ReplyFooter(QWidget):
                 painter.setPen(self._theme.color(role))
                 painter.drawText(line, flags, _fitting(wordings, metrics, int(line.width())))
                 line.translate(0, line.height())
+
+
+def fitting_numbers(text: str, metrics: QFontMetrics, width: int) -> str:
+    """As many of the last numbers as there is room for."""
+    parts = text.split(" · ")
+    while parts and metrics.horizontalAdvance(" · ".join(parts)) > width:
+        del parts[0]
+    return " · ".join(parts)
 
 
 def _fitting(wordings: Sequence[str], metrics: QFontMetrics, width: int) -> str:
