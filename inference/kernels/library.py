@@ -17,6 +17,9 @@ from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint32, c_void_
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from inference.kernels.structures import (
     ALL_STRUCTURES,
     Kv,
@@ -102,7 +105,9 @@ class Kernels:
         """Bytes of a packed matrix; 0 if the type has no matrix of this size."""
         return int(self._library.qk_packed_bytes(kind, num_rows, num_columns))
 
-    def pack(self, matrix: Matrix, first_row: int, row_addresses: Sequence[int]) -> None:
+    def pack(
+        self, matrix: Matrix, first_row: int, row_addresses: Sequence[int] | npt.NDArray[np.int64]
+    ) -> None:
         """Pack rows from `first_row` on into the matrix's memory; threads may share a matrix.
 
         Args:
@@ -114,8 +119,7 @@ class Kernels:
         Raises:
             KernelError: A size that cannot be.
         """
-        count = len(row_addresses)
-        rows = (c_void_p * count)(*row_addresses)
+        rows = np.ascontiguousarray(row_addresses, dtype=np.uintp)
         _check(
             self._library.qk_pack(
                 matrix.type,
@@ -123,8 +127,8 @@ class Kernels:
                 matrix.num_columns,
                 matrix.data,
                 first_row,
-                count,
-                ctypes.cast(rows, c_void_p),
+                len(rows),
+                rows.ctypes.data,
             )
         )
 

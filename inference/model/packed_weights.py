@@ -4,8 +4,9 @@ Rows are handed over where they lie in the file, in the order that the model wan
 form stays, and the system takes the file's pages back tensor by tensor.
 """
 
+from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,8 @@ from inference.model.spec_weights import WeightSource
 
 Bytes = npt.NDArray[np.uint8]
 
-_PIECE_ROWS = 2048  # of one matrix that a thread packs at a time
+_PIECE_ROWS = 512  # of one matrix that a thread packs at a time
+_PIECES_AHEAD = 4  # of each thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,24 @@ def packed_bytes(
         tensors: Of which types they are, by name.
         kernels: Who will compute with them.
     """
-    return sum(
-        kernels.packed_bytes(
-            MatrixType[tensors[source.tensor_name].type_name],
-            source.num_rows,
-            source.tensor_shape[1],
+    return sum(_sizes(weights, tensors, kernels).values())
+
+
+def _sizes(
+    weights: DecoderWeights, tensors: Mapping[str, StoredTensor], kernels: Kernels
+) -> dict[WeightKey, int]:
+    """Bytes of each packed matrix; each may begin where the one before it ends."""
+    sources = {key: weights.sources[key] for key in weights.matrix_keys}
+    return {
+        key: _aligned(
+            kernels.packed_bytes(
+                MatrixType[tensors[source.tensor_name].type_name],
+                source.num_rows,
+                source.tensor_shape[1],
+            )
         )
-        for source in map(weights.sources.__getitem__, weights.matrix_keys)
-    )
+        for key, source in sources.items()
+    }
 
 
 def pack_weights(
@@ -95,42 +107,80 @@ def pack_weights(
         if len(sources[key].tensor_shape) == 1
     }
     matrices: dict[WeightKey, PackedMatrix] = {}
-    done, total = 0, sum(sources[key].num_elements for key in matrix_keys)
+    memory = _divided(_sizes(weights, weights.file.tensors, kernels))
+    begun, total = 0, sum(sources[key].num_elements for key in matrix_keys)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="pack") as pool:
+        packing = _Packing(weights.file, kernels, pool, reporter, total)
         for key in matrix_keys:
-            reporter.begin_item(done, sources[key].num_elements, total)
-            matrices[key] = _packed(weights.file, sources[key], kernels, pool)
-            weights.file.release(sources[key].tensor_name)
-            done += sources[key].num_elements
-            reporter.advance(done, total)
+            packing.wait_until_fewer(_PIECES_AHEAD * num_threads)
+            reporter.begin_item(begun, sources[key].num_elements, total)
+            matrices[key] = packing.begin(sources[key], memory[key])
+            begun += sources[key].num_elements
+        packing.wait_until_fewer(1)
     if weights.spec.is_head_tied:
         matrices[WeightKey("head")] = matrices[WeightKey("embedding")]
     return PackedWeights(matrices, vectors)
 
 
-def _packed(
-    file: WeightFile, source: WeightSource, kernels: Kernels, pool: ThreadPoolExecutor
-) -> PackedMatrix:
-    kind = MatrixType[file.tensors[source.tensor_name].type_name]
-    N, K = source.num_rows, source.tensor_shape[1]
-    stored = file.tensor_data(source.tensor_name).numpy().reshape(source.tensor_shape[0], -1)
-    data = aligned_bytes(kernels.packed_bytes(kind, N, K))
-    matrix = Matrix(kind, N, K, 0, data.ctypes.data)
-    order = source.rows
-    piece = -(-_PIECE_ROWS // kernels.panel_rows) * kernels.panel_rows
+class _Packing:
+    """Matrices that threads pack now; the next is begun before the last is done, as most are small."""
 
-    def pack(first: int) -> None:
-        rows = np.asarray(order[first : first + piece], dtype=np.int64)
-        addresses = stored.ctypes.data + rows * stored.shape[1]
-        kernels.pack(matrix, first, addresses.tolist())
+    def __init__(
+        self,
+        file: WeightFile,
+        kernels: Kernels,
+        pool: ThreadPoolExecutor,
+        reporter: LoadReporter,
+        total: int,
+    ) -> None:
+        self._file = file
+        self._kernels = kernels
+        self._pool = pool
+        self._reporter = reporter
+        self._under_way: deque[tuple[WeightSource, list[Future[None]]]] = deque()
+        self._num_pieces = 0  # of all that are under way
+        self._done, self._total = 0, total  # elements
 
-    for _ in pool.map(pack, range(0, N, piece)):
-        pass  # it raises what went wrong
-    return PackedMatrix(matrix, data)
+    def begin(self, source: WeightSource, data: Bytes) -> PackedMatrix:
+        """Let the threads pack a matrix into its memory."""
+        kind = MatrixType[self._file.tensors[source.tensor_name].type_name]
+        N, K = source.num_rows, source.tensor_shape[1]
+        stored = self._file.tensor_data(source.tensor_name).numpy()
+        stored = stored.reshape(source.tensor_shape[0], -1)
+        matrix = Matrix(kind, N, K, 0, data.ctypes.data)
+        addresses = stored.ctypes.data + stored.shape[1] * np.asarray(source.rows, dtype=np.int64)
+        size = -(-_PIECE_ROWS // self._kernels.panel_rows) * self._kernels.panel_rows
+
+        def pack(first: int, stored: Bytes = stored) -> None:  # the rows must stay until then
+            self._kernels.pack(matrix, first, addresses[first : first + size])
+
+        pieces = [self._pool.submit(pack, first) for first in range(0, N, size)]
+        self._under_way.append((source, pieces))
+        self._num_pieces += len(pieces)
+        return PackedMatrix(matrix, data)
+
+    def wait_until_fewer(self, num_pieces: int) -> None:
+        """Wait for the oldest matrices until fewer pieces than so many are under way."""
+        while self._num_pieces >= num_pieces:
+            source, pieces = self._under_way.popleft()
+            for piece in pieces:
+                piece.result()  # it raises what went wrong
+            self._num_pieces -= len(pieces)
+            self._file.release(source.tensor_name)
+            self._done += source.num_elements
+            self._reporter.advance(self._done, self._total)
 
 
-def aligned_bytes(size: int) -> Bytes:
-    """So many bytes that begin where the kernels want it."""
-    whole = np.empty(size + ALIGNMENT, dtype=np.uint8)
-    start = -whole.ctypes.data % ALIGNMENT
-    return whole[start : start + size]
+def _divided(sizes: Mapping[WeightKey, int]) -> dict[WeightKey, Bytes]:
+    """Memory for each matrix, in one piece: a system backs it by large pages, sooner had and read."""
+    whole = np.empty(sum(sizes.values()) + ALIGNMENT, dtype=np.uint8)
+    end = -whole.ctypes.data % ALIGNMENT
+    parts = {}
+    for key, size in sizes.items():
+        parts[key] = whole[end : end + size]
+        end += size
+    return parts
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -10,12 +10,11 @@
 namespace quire {
 namespace {
 
-// 32 weights of one row, before they are interleaved.
-struct Block {
-  uint8_t codes[kBlockColumns];  // unsigned
-  uint16_t scale, minimum;       // halves; per 32, or d and -dmin of a K type
-  uint8_t small_scales[2];       // K types: scale and minimum, or the two scales of Q6_K
-};
+// 32 codes of one row, 8 in a word, the first in the lowest byte: unsigned numbers of 4 to 8 bits.
+using Codes = uint64_t[4];
+
+constexpr uint64_t in_each_byte(uint64_t number) { return number * 0x0101010101010101u; }
+constexpr uint32_t in_four_bytes(uint32_t number) { return number * 0x01010101u; }
 
 uint16_t read_half(const uint8_t *at) {
   uint16_t half;
@@ -23,20 +22,76 @@ uint16_t read_half(const uint8_t *at) {
   return half;
 }
 
-void read_nibbles(const uint8_t *at, uint8_t *codes) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = at[i] & 15;
-    codes[16 + i] = static_cast<uint8_t>(at[i] >> 4);
+uint64_t read_word(const uint8_t *at) {
+  uint64_t word;
+  memcpy(&word, at, sizeof word);
+  return word;
+}
+
+// Bit i becomes bit 4 of byte i.
+uint64_t as_fifth_bits(uint8_t bits) {
+  const uint64_t alone = in_each_byte(bits) & 0x8040201008040201u;
+  return (alone + in_each_byte(0x7f)) >> 3 & in_each_byte(0x10);
+}
+
+// A block as types with one scale per 32 numbers have it; `at` is behind its scale and minimum.
+void read_block(int bits, const uint8_t *at, Codes &codes) {
+  if (bits == 8) {
+    for (int j = 0; j < 4; ++j) codes[j] = read_word(at + 8 * j) ^ in_each_byte(0x80);
+    return;
+  }
+  const uint8_t *low = at + (bits == 5 ? 4 : 0);
+  for (int j = 0; j < 2; ++j) {
+    codes[j] = read_word(low + 8 * j) & in_each_byte(15);
+    codes[2 + j] = read_word(low + 8 * j) >> 4 & in_each_byte(15);
+  }
+  for (int j = 0; bits == 5 && j < 4; ++j) codes[j] |= as_fifth_bits(at[j]);
+}
+
+// Block b of a super-block of Q4_K or Q5_K: 32 bytes hold two blocks, the second in the high halves.
+void read_k(int bits, const uint8_t *file, int b, Codes &codes) {
+  const uint8_t *low = file + (bits == 5 ? 48 : 16) + b / 2 * 32;
+  for (int j = 0; j < 4; ++j) {
+    codes[j] = read_word(low + 8 * j) >> b % 2 * 4 & in_each_byte(15);
+    if (bits == 5) codes[j] |= (read_word(file + 16 + 8 * j) >> b & in_each_byte(1)) << 4;
   }
 }
 
-void add_fifth_bits(const uint8_t *at, uint8_t *codes) {
-  uint32_t bits;
-  memcpy(&bits, at, sizeof bits);
-  for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>(((bits >> i) & 1) << 4);
+void read_q6_k(const uint8_t *file, int b, Codes &codes) {
+  const uint8_t *low = file + b / 4 * 64 + b % 2 * 32;
+  const uint8_t *high = file + 128 + b / 4 * 32;
+  for (int j = 0; j < 4; ++j) {
+    codes[j] = read_word(low + 8 * j) >> b % 4 / 2 * 4 & in_each_byte(15);
+    codes[j] |= (read_word(high + 8 * j) >> b % 4 * 2 & in_each_byte(3)) << 4;
+  }
 }
 
-// Block b of 32 of a super-block of Q4_K or Q5_K: scales of 6 bits, the upper two of some elsewhere.
+// Columns 4v..4v+3, a byte each.
+uint32_t columns(const Codes &codes, int v) { return static_cast<uint32_t>(codes[v / 2] >> v % 2 * 32); }
+
+void write_vector(uint8_t *out, int vector, int row, uint32_t bytes) {
+  memcpy(out + vector * kVectorBytes + 4 * row, &bytes, sizeof bytes);
+}
+
+void write_codes(int bits, const Codes &codes, int row, uint8_t *out) {
+  if (bits == 8) {
+    for (int v = 0; v < 8; ++v) write_vector(out, v, row, columns(codes, v));
+    return;
+  }
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t pair = columns(codes, 2 * j) & in_four_bytes(15);
+    write_vector(out, j, row, pair | (columns(codes, 2 * j + 1) & in_four_bytes(15)) << 4);
+  }
+  uint32_t high[2] = {};
+  for (int v = 0; v < 8; ++v) {
+    const uint32_t upper = columns(codes, v) >> 4;
+    if (bits == 5) high[0] |= (upper & in_four_bytes(1)) << v;
+    if (bits == 6) high[v / 4] |= (upper & in_four_bytes(3)) << v % 4 * 2;
+  }
+  for (int plane = 0; plane < bits - 4; ++plane) write_vector(out, 4 + plane, row, high[plane]);
+}
+
+// Block b of a super-block of Q4_K or Q5_K: scales of 6 bits, the upper two of some elsewhere.
 void read_six_bit_scales(const uint8_t *packed, int b, uint8_t *scales) {
   if (b < 4) {
     scales[0] = packed[b] & 63;
@@ -47,114 +102,75 @@ void read_six_bit_scales(const uint8_t *packed, int b, uint8_t *scales) {
   }
 }
 
-// Nibbles of Q4_K and Q5_K: 32 bytes hold two blocks, the second in the high halves.
-void read_half_bytes(const uint8_t *quants, int b, uint8_t *codes) {
-  const uint8_t *at = quants + b / 2 * 32;
-  const int shift = b % 2 * 4;
-  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>((at[i] >> shift) & 15);
-}
-
-void read_q6_k(const uint8_t *file, int b, Block &block) {
-  const uint8_t *low = file + b / 4 * 64 + b % 2 * 32;
-  const uint8_t *high = file + 128 + b / 4 * 32;
-  const int low_shift = b % 4 / 2 * 4;
-  const int high_shift = b % 4 * 2;
-  for (int i = 0; i < 32; ++i) {
-    const int code = ((low[i] >> low_shift) & 15) | ((high[i] >> high_shift) & 3) << 4;
-    block.codes[i] = static_cast<uint8_t>(code);
-  }
-  block.scale = read_half(file + 208);
-  memcpy(block.small_scales, file + 192 + 2 * b, 2);
-}
-
-void read_k(int32_t type, const uint8_t *file, int b, Block &block) {
-  if (type == QK_Q6_K) return read_q6_k(file, b, block);
-  block.scale = read_half(file);
-  block.minimum = read_half(file + 2) ^ 0x8000;
-  read_six_bit_scales(file + 4, b, block.small_scales);
-  if (type == QK_Q4_K) return read_half_bytes(file + 16, b, block.codes);
-  read_half_bytes(file + 48, b, block.codes);
-  for (int i = 0; i < 32; ++i) {
-    block.codes[i] |= static_cast<uint8_t>(((file[16 + i] >> b) & 1) << 4);
-  }
-}
-
-// The block of columns [32 b, 32 b + 32) of a row.
-void read_block(int32_t type, const uint8_t *row, int b, Block &block) {
-  const Layout layout = layout_of(type);
-  const int in_file = layout.file_columns / kBlockColumns;
-  const uint8_t *file = row + static_cast<int64_t>(b / in_file) * layout.file_bytes;
-  if (layout.has_groups) return read_k(type, file, b % in_file, block);
-  block.scale = read_half(file);
-  const uint8_t *rest = file + 2;
-  if (layout.has_minima) {
-    block.minimum = read_half(rest);
-    rest += 2;
-  }
-  if (layout.bits == 8) {
-    for (int i = 0; i < 32; ++i) block.codes[i] = rest[i] ^ 0x80;
-    return;
-  }
-  read_nibbles(rest + (layout.bits == 5 ? 4 : 0), block.codes);
-  if (layout.bits == 5) add_fifth_bits(rest, block.codes);
-}
-
-// Vector v of 64 bytes: columns 4v..4v+3 of 16 rows.
-using Vectors = uint8_t[8][kVectorBytes];
-
-void write_codes(const Layout &layout, const Vectors &vectors, uint8_t *out) {
-  if (layout.bits == 8) {
-    memcpy(out, vectors, sizeof vectors);
-    return;
-  }
-  for (int j = 0; j < 4; ++j) {
-    for (int i = 0; i < kVectorBytes; ++i) {
-      const int pair = (vectors[2 * j][i] & 15) | (vectors[2 * j + 1][i] & 15) << 4;
-      out[j * kVectorBytes + i] = static_cast<uint8_t>(pair);
+// Scales of a super-block: d, -dmin, and those of each of its blocks.
+void write_k_scales(int bits, const uint8_t *file, int num_blocks, int row, uint8_t *header) {
+  const uint16_t scale = read_half(bits == 6 ? file + 208 : file);
+  const uint16_t minimum = bits == 6 ? 0 : read_half(file + 2) ^ 0x8000;
+  memcpy(header + 2 * row, &scale, sizeof scale);
+  memcpy(header + 32 + 2 * row, &minimum, sizeof minimum);
+  for (int b = 0; b < num_blocks; ++b) {
+    uint8_t small[2];
+    if (bits == 6) {
+      memcpy(small, file + 192 + 2 * b, sizeof small);
+    } else {
+      read_six_bit_scales(file + 4, b, small);
     }
-  }
-  uint8_t *high = out + 4 * kVectorBytes;
-  if (layout.bits == 4) return;
-  memset(high, 0, static_cast<size_t>(layout.bits - 4) * kVectorBytes);
-  for (int v = 0; v < 8; ++v) {
-    uint8_t *plane = layout.bits == 6 ? high + v / 4 * kVectorBytes : high;
-    const int shift = layout.bits == 6 ? v % 4 * 2 : v;
-    for (int i = 0; i < kVectorBytes; ++i) plane[i] |= static_cast<uint8_t>(vectors[v][i] >> 4 << shift);
+    header[64 + 32 * b + row] = small[0];
+    header[64 + 32 * b + 16 + row] = small[1];
   }
 }
 
-void write_scales(const Layout &layout, const Block &block, int b, int num_blocks, int row,
-                  uint8_t *header) {
-  if (layout.has_groups) {
-    memcpy(header + 2 * row, &block.scale, 2);
-    memcpy(header + 32 + 2 * row, &block.minimum, 2);
-    header[64 + 32 * b + row] = block.small_scales[0];
-    header[64 + 32 * b + 16 + row] = block.small_scales[1];
-    return;
+// A row of a group of up to 256 columns; types are constants, so that nothing is decided per block.
+template <int32_t kType>
+void pack_row(const uint8_t *file, int num_blocks, int row, uint8_t *header) {
+  constexpr Layout layout = layout_of(kType);
+  uint8_t *out = header + header_bytes(layout, num_blocks);
+  if (layout.has_groups) write_k_scales(layout.bits, file, num_blocks, row, header);
+  for (int b = 0; b < num_blocks; ++b) {
+    Codes codes;
+    if (layout.bits == 6) {
+      read_q6_k(file, b, codes);
+    } else if (layout.has_groups) {
+      read_k(layout.bits, file, b, codes);
+    } else {
+      memcpy(header + 32 * b + 2 * row, file, 2);
+      if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, file + 2, 2);
+      read_block(layout.bits, file + (layout.has_minima ? 4 : 2), codes);
+      file += layout.file_bytes;
+    }
+    write_codes(layout.bits, codes, row, out);
+    out += block_bytes(layout);
   }
-  memcpy(header + 32 * b + 2 * row, &block.scale, 2);
-  if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, &block.minimum, 2);
 }
 
-void pack_panel(int32_t type, int32_t num_columns, const void *const *rows, int num_rows, uint8_t *out) {
-  const Layout layout = layout_of(type);
+template <int32_t kType>
+void pack_panel(int32_t num_columns, const void *const *rows, int num_rows, uint8_t *out) {
+  constexpr Layout layout = layout_of(kType);
   const int blocks = num_columns / kBlockColumns;
   for (int first = 0; first < blocks; first += 8) {
     const int num_blocks = blocks - first < 8 ? blocks - first : 8;
-    uint8_t *header = out;
-    out += header_bytes(layout, num_blocks);
-    memset(header, 0, static_cast<size_t>(out - header));
-    for (int b = 0; b < num_blocks; ++b) {
-      Vectors vectors = {};
-      for (int row = 0; row < num_rows; ++row) {
-        Block block = {};
-        read_block(type, static_cast<const uint8_t *>(rows[row]), first + b, block);
-        write_scales(layout, block, b, num_blocks, row, header);
-        for (int v = 0; v < 8; ++v) memcpy(vectors[v] + 4 * row, block.codes + 4 * v, 4);
-      }
-      write_codes(layout, vectors, out);
-      out += block_bytes(layout);
+    const int64_t before = static_cast<int64_t>(first) * kBlockColumns / layout.file_columns * layout.file_bytes;
+    memset(out, 0, static_cast<size_t>(num_rows < kPanelRows ? group_bytes(layout, num_blocks)
+                                                             : header_bytes(layout, num_blocks)));
+    for (int row = 0; row < num_rows; ++row) {
+      pack_row<kType>(static_cast<const uint8_t *>(rows[row]) + before, num_blocks, row, out);
     }
+    out += group_bytes(layout, num_blocks);
+  }
+}
+
+using PackPanel = void (*)(int32_t num_columns, const void *const *rows, int num_rows, uint8_t *out);
+
+PackPanel pack_panel_of(int32_t type) {
+  switch (type) {
+    case QK_Q4_0: return pack_panel<QK_Q4_0>;
+    case QK_Q4_1: return pack_panel<QK_Q4_1>;
+    case QK_Q5_0: return pack_panel<QK_Q5_0>;
+    case QK_Q5_1: return pack_panel<QK_Q5_1>;
+    case QK_Q8_0: return pack_panel<QK_Q8_0>;
+    case QK_Q4_K: return pack_panel<QK_Q4_K>;
+    case QK_Q5_K: return pack_panel<QK_Q5_K>;
+    default: return pack_panel<QK_Q6_K>;
   }
 }
 
@@ -266,10 +282,11 @@ int32_t qk_pack(int32_t type, int32_t num_rows, int32_t num_columns, void *packe
     return 0;
   }
   const int64_t bytes = quire::panel_bytes(quire::layout_of(type), num_columns);
+  const auto pack_panel = quire::pack_panel_of(type);
   for (int32_t row = 0; row < count; row += kPanelRows) {
     const int32_t left = count - row;
-    quire::pack_panel(type, num_columns, file_rows + row, left < kPanelRows ? left : kPanelRows,
-                      out + (first_row + row) / kPanelRows * bytes);
+    pack_panel(num_columns, file_rows + row, left < kPanelRows ? left : kPanelRows,
+               out + (first_row + row) / kPanelRows * bytes);
   }
   return 0;
 }
