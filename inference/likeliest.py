@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from inference.errors import ComputeError
 from inference.kernels.library import NOT_FINITE, load_kernels
+from inference.kernels.structures import Filters
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -36,6 +37,28 @@ def likeliest(logits: Floats, count: int) -> Ids:
             return ids[:found].astype(np.int64)
     check_finite(logits)
     return likeliest_by_numpy(logits, count)
+
+
+def draw_by_kernels(logits: Floats, filters: Filters, number: float) -> int | None:
+    """Draw a token as `sampling` does; None where that cannot be left to our kernels.
+
+    Args:
+        logits: (V,); not changed.
+        filters: What may be drawn.
+        number: Uniform in [0, 1).
+
+    Raises:
+        ComputeError: A logit is NaN or infinite.
+    """
+    if not (0 < filters.top_k < len(logits) and logits.flags.c_contiguous):
+        return None
+    kernels = load_kernels()
+    if kernels is None:
+        return None
+    token_id = kernels.draw(logits.ctypes.data, len(logits), filters, number)
+    if token_id == NOT_FINITE:
+        raise _not_finite()
+    return token_id
 
 
 def likeliest_by_numpy(logits: Floats, count: int) -> Ids:

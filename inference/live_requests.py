@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -152,9 +153,9 @@ class LiveRequests:
             parts.pace.record(num_rows, self._clock() - began)
         took_ms = (time.perf_counter() - planned) * 1000
         plain = self._plain_step(chunks, took_ms)
-        rows = iter(torch.split(logits[:, : parts.vocab_size], _logit_rows(chunks)))
+        rows = iter(logits[:, : parts.vocab_size].unbind())
         outputs = [
-            self._sample(chunk, next(rows), began, plain)
+            self._sample(chunk, list(islice(rows, 1 + len(chunk.draft))), began, plain)
             if chunk.needs_logits
             else self._live[chunk.sequence.request_id].reply.prefilled(began, self._clock())
             for chunk in chunks
@@ -229,7 +230,7 @@ class LiveRequests:
         return PlainStep(token_ms, max(0.0, step_ms - token_ms))
 
     def _sample(
-        self, chunk: ScheduledChunk, logits: Tensor, began: float, plain: PlainStep
+        self, chunk: ScheduledChunk, logits: list[Tensor], began: float, plain: PlainStep
     ) -> StepOutput:
         request_id, draft = chunk.sequence.request_id, chunk.draft
         try:
@@ -294,11 +295,7 @@ def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
     )
 
 
-def _sureness(logits: Tensor) -> float:
-    """The probability of the likeliest token, on average over rows of logits, (n, V)."""
+def _sureness(rows: list[Tensor]) -> float:
+    """The probability of the likeliest token, on average over rows of logits, (V,) each."""
+    logits = torch.stack(rows)
     return float((logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp().mean())
-
-
-def _logit_rows(chunks: list[ScheduledChunk]) -> list[int]:
-    """How many rows of logits each chunk that wants some has; a draft follows a single token."""
-    return [1 + len(chunk.draft) for chunk in chunks if chunk.needs_logits]

@@ -6,7 +6,7 @@
 It knows nothing of blocks and steps; the scheduler's `Sequence` has the tokens to compute.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from itertools import zip_longest
@@ -97,7 +97,7 @@ class Reply:
 
     def sample(
         self,
-        logits: Tensor,
+        logits: Iterable[Tensor],
         began: float,
         clock: Callable[[], float],
         *,
@@ -111,8 +111,8 @@ class Reply:
         after a wrong guess is never looked at, nor is what follows the reply's end.
 
         Args:
-            logits: Those after the last token of the sequence, and after each guess,
-                (1 + len(draft), V), float32.
+            logits: Those after the last token of the sequence, and after each guess: 1 + len(draft) rows,
+                (V,), float32.
             began: When the step began.
             clock: Tells when the tokens are there.
             draft: The guesses that were computed.

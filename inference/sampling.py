@@ -1,7 +1,7 @@
 """From logits to the next token of one request. Owned by the engine, on its thread.
 
-All of it is numpy on the CPU: the operators are many and small, and torch takes several times as long to begin
-one. Of a GPU's logits one row per token comes over.
+All of it is done on the CPU, by our kernels in one call, or else by numpy: the operators are many and small, and
+torch takes several times as long to begin one. Of a GPU's logits one row per token comes over.
 
 Order: penalties, then argmax if greedy, else temperature, top-k, top-p, min-p, draw. This is the
 order of transformers' `generate()`, where users' expectations come from: each filter sees the
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from inference.config import MAX_SEED, SamplingParams
 from inference.errors import InvalidRequestError
-from inference.likeliest import Floats, Ids, check_finite, likeliest
+from inference.kernels.structures import Filters
+from inference.likeliest import Floats, Ids, check_finite, draw_by_kernels, likeliest
 
 MIN_TEMPERATURE = 1e-6
 """Below it, dividing would underflow; the draw is the argmax up to ties long before."""
@@ -63,12 +64,12 @@ class Sampler:
         self._params = params
         self._vocab_size = vocab_size
         self._random = random.Random()
+        self._number: float | None = 0.0 if params.is_greedy else None  # of the token to come
         if not params.is_greedy:
             self.seed = secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed
             self._random.seed(self.seed)
         self._penalties = _Penalties.of(params, prompt_token_ids, vocab_size)
-        is_ranked = not params.is_greedy and 0 < params.top_k < vocab_size
-        self._is_checked_while_ranked = is_ranked and self._penalties is None
+        self._filters = _filters_of(params)
 
     def sample(self, logits: Tensor) -> int:
         """Choose the next token and count it as part of the reply.
@@ -81,22 +82,49 @@ class Sampler:
         """
         assert logits.shape == (self._vocab_size,), f"{tuple(logits.shape)=}"
         values: Floats = logits.cpu().numpy()
-        if not self._is_checked_while_ranked:
-            check_finite(values)
-        if self._penalties is not None:
-            values = self._penalties.apply(values)
-        token_id = int(values.argmax()) if self._params.is_greedy else self._draw(values)
-        if self._penalties is not None:
-            self._penalties.count(token_id)
+        if self._penalties is None:
+            return self._choose(values)
+        check_finite(values)
+        token_id = self._choose(self._penalties.apply(values))
+        self._penalties.count(token_id)
         return token_id
 
-    def _draw(self, logits: Floats) -> int:
-        token_ids, probs = candidates(logits, self._params)
-        cumulative = probs.cumsum()
-        # random() is at most 1 - 2**-53, so the point stays below the total even when rounded. The
-        # first sum above it is thus there, and it grew at its token, which so has probability.
-        point = cumulative[-1] * self._random.random()
-        return int(token_ids[cumulative.searchsorted(point, side="right")])
+    def _choose(self, logits: Floats) -> int:
+        if self._number is None:
+            self._number = self._random.random()
+        token_id = draw_by_kernels(logits, self._filters, self._number)
+        if token_id is None:
+            check_finite(logits)
+            is_greedy = self._params.is_greedy
+            token_id = (
+                int(logits.argmax()) if is_greedy else draw(logits, self._params, self._number)
+            )
+        if not self._params.is_greedy:
+            self._number = None
+        return token_id
+
+
+def _filters_of(params: SamplingParams) -> Filters:
+    if params.is_greedy:
+        return Filters(temperature=1.0, top_p=1.0, min_p=0.0, top_k=1)
+    temperature = max(params.temperature, MIN_TEMPERATURE)
+    return Filters(temperature, params.top_p, params.min_p, params.top_k)
+
+
+def draw(logits: Floats, params: SamplingParams, number: float) -> int:
+    """One of the `candidates`.
+
+    Args:
+        logits: (V,), finite; not changed.
+        params: With a temperature above 0.
+        number: Uniform in [0, 1).
+    """
+    token_ids, probs = candidates(logits, params)
+    cumulative = probs.cumsum()
+    # The number is at most 1 - 2**-53, so the point stays below the total even when rounded. The
+    # first sum above it is thus there, and it grew at its token, which so has probability.
+    point = cumulative[-1] * number
+    return int(token_ids[cumulative.searchsorted(point, side="right")])
 
 
 def candidates(logits: Floats, params: SamplingParams) -> tuple[Ids, Doubles]:

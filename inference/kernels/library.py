@@ -13,7 +13,7 @@ import struct
 import sys
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from inference.kernels.structures import (
     ALL_STRUCTURES,
+    Filters,
     Kv,
     Matrix,
     MatrixType,
@@ -33,10 +34,10 @@ from inference.kernels.structures import (
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 3
+ABI_VERSION = 4
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
-NOT_FINITE = -4  # what `Kernels.likeliest` gives for logits that are not numbers
+NOT_FINITE = -4  # what `Kernels.likeliest` and `draw` give for logits that are not numbers
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -183,6 +184,26 @@ class Kernels:
             _check(found)
         return found
 
+    def draw(self, logits: int, size: int, filters: Filters, number: float) -> int:
+        """Draw a token of the likeliest; of equals the lower ids rank higher.
+
+        Args:
+            logits: float32.
+            size: V.
+            filters: What may be drawn; top_k is at least 1, below V.
+            number: Where in the distribution of that; from 0 on, below 1.
+
+        Returns:
+            The token; `NOT_FINITE` if a logit is NaN or infinite.
+
+        Raises:
+            KernelError: Numbers that cannot be, or no memory.
+        """
+        token_id: int = self._library.qk_draw(logits, size, byref(filters), number)
+        if token_id < 0 and token_id != NOT_FINITE:
+            _check(token_id)
+        return token_id
+
     def crc32(self, data: int, size: int) -> int:
         """The checksum of so many bytes, as zlib's."""
         return int(self._library.qk_crc32(data, size))
@@ -301,6 +322,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_unpack_row": (c_int32, [matrix, c_int32, address]),
         "qk_matmul": (c_int32, [address, matrix, address, c_int32, c_int64, address, c_int64]),
         "qk_likeliest": (c_int32, [address, c_int32, c_int32, c_int32, address]),
+        "qk_draw": (c_int32, [address, c_int32, POINTER(Filters), c_double]),
         "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
         "qk_crc32": (c_uint32, [address, c_int64]),
         "qk_write_rows": (

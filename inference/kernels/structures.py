@@ -4,7 +4,7 @@ Whoever fills one in keeps what its pointers point to alive for as long as the k
 """
 
 import ctypes
-from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
 
@@ -207,6 +207,18 @@ class RowFile(ctypes.Structure):
     )
 
 
+class Filters(ctypes.Structure):
+    """How a token is drawn."""
+
+    _fields_ = (
+        ("temperature", c_double),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("top_k", c_int32),
+        ("reserved", c_int32),
+    )
+
+
 # In the order of qk_struct_bytes.
 ALL_STRUCTURES: tuple[type[ctypes.Structure], ...] = (
     Matrix,
@@ -219,4 +231,5 @@ ALL_STRUCTURES: tuple[type[ctypes.Structure], ...] = (
     Step,
     RowPlane,
     RowFile,
+    Filters,
 )

@@ -5,13 +5,15 @@ Here Python fills in the structures that the kernels read, and keeps alive what 
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import addressof, c_int32, c_int64
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from inference.attention.base import AttentionBackend, Span
+from inference.attention.base import AttentionBackend
 from inference.kernels import structures as c
 from inference.kernels.library import Kernels, Team
 from inference.kv_cache.schemes import LayerGeometry
@@ -107,8 +109,8 @@ class NativeModel:
             attention_softcap=spec.attention_softcap or 0.0,
             logit_softcap=spec.logit_softcap or 0.0,
             num_ropes=len(spec.ropes),
-            ropes=ctypes.addressof(self._ropes),
-            layers=ctypes.addressof(self._layers),
+            ropes=addressof(self._ropes),
+            layers=addressof(self._layers),
             embedding=weights.matrices[WeightKey("embedding")].structure,
             head=weights.matrices[WeightKey("head")].structure,
             final_norm=weights.vectors[WeightKey("final_norm")].ctypes.data,
@@ -176,22 +178,20 @@ class NativeRunner:
             num_slots=kv.num_blocks * kv.block_size,
             stored_factor=stored_factor,
             query_factor=query_factor,
-            layers=ctypes.addressof(self._kv_layers),
+            layers=addressof(self._kv_layers),
         )
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """See `Runner`."""
         step = lay_out(chunks, self.kv)
         logits = torch.empty(len(step.keep), self.num_logits)
-        token_ids = np.array(step.token_ids, dtype=np.int32)
-        positions = np.array(step.positions, dtype=np.int32)
-        slots = np.array(step.slots, dtype=np.int64)
-        keep = np.array(step.keep, dtype=np.int32)
-        extents = [_extents(span) for span in step.spans]
+        token_ids, positions = _int32s(step.token_ids), _int32s(step.positions)
+        slots, keep = _int64s(step.slots), _int32s(step.keep)
+        extents = [_int64s([*chain.from_iterable(span.extents)]) for span in step.spans]
         spans = (c.Span * len(step.spans))(
             *(
-                c.Span(span.row, span.num_rows, span.start, len(pairs), pairs.ctypes.data)
-                for span, pairs in zip(step.spans, extents, strict=True)
+                c.Span(span.row, span.num_rows, span.start, len(numbers) // 2, addressof(numbers))
+                for span, numbers in zip(step.spans, extents, strict=True)
             )
         )
         call = c.Step(
@@ -199,11 +199,11 @@ class NativeRunner:
             num_spans=len(spans),
             num_keep=len(keep),
             num_logits=self.num_logits,
-            token_ids=token_ids.ctypes.data,
-            positions=positions.ctypes.data,
-            slots=slots.ctypes.data,
-            spans=ctypes.addressof(spans),
-            keep=keep.ctypes.data,
+            token_ids=addressof(token_ids),
+            positions=addressof(positions),
+            slots=addressof(slots),
+            spans=addressof(spans),
+            keep=addressof(keep),
             logits=logits.data_ptr(),
             cancel=None,
         )
@@ -211,8 +211,13 @@ class NativeRunner:
         return logits
 
 
-def _extents(span: Span) -> npt.NDArray[np.int64]:
-    return np.array(span.extents, dtype=np.int64)
+# Arrays of ctypes, as numpy takes longer to make one of few numbers and to tell where it is.
+def _int32s(numbers: Sequence[int]) -> "ctypes.Array[c_int32]":
+    return (c_int32 * len(numbers))(*numbers)
+
+
+def _int64s(numbers: Sequence[int]) -> "ctypes.Array[c_int64]":
+    return (c_int64 * len(numbers))(*numbers)
 
 
 def _kv_layer(kv: KvTensors, index: int) -> c.KvLayer:

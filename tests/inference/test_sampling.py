@@ -10,8 +10,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from inference import likeliest
 from inference.config import MAX_SEED, SamplingParams
 from inference.errors import ComputeError, InvalidRequestError
+from inference.kernels.library import KernelError, load_kernels
+from inference.kernels.structures import Filters
 from inference.sampling import Sampler, candidates
 
 
@@ -405,7 +408,9 @@ def test_sample_does_not_change_the_logits():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("fields", [{"temperature": 0}, {}, {"top_k": 1}, {"presence_penalty": 1}])
+@pytest.mark.parametrize(
+    "fields", [{"temperature": 0}, {}, {"top_k": 1}, {"top_k": 2}, {"presence_penalty": 1}]
+)
 def test_sample_logits_that_are_no_numbers_are_an_error_and_not_counted(bad, place, fields):
     logits = torch.tensor([1.0, 2.0, 3.0])
     damaged = logits.clone()
@@ -418,6 +423,64 @@ def test_sample_logits_that_are_no_numbers_are_an_error_and_not_counted(bad, pla
     assert [sampler.sample(logits) for _ in range(5)] == [
         untouched.sample(logits) for _ in range(5)
     ]
+
+
+# --- by the kernels ---------------------------------------------------------------------------
+
+
+FILTERS = [
+    {"top_k": 1},
+    {"top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    {"top_k": 40, "top_p": 0.0},
+    {"top_k": 999, "top_p": 0.5},
+    {"top_k": 7, "min_p": 1.0},
+    {"top_k": 300, "temperature": 100.0},
+    {"top_k": 300, "temperature": 1e-9},
+    {"temperature": 0},
+]
+
+
+@pytest.mark.parametrize("fields", FILTERS)
+@pytest.mark.parametrize("kind", ["usual", "few values", "equal", "huge"])
+def test_kernels_draw_what_numpy_draws(fields, kind, monkeypatch):
+    if load_kernels() is None:
+        pytest.skip("no kernels")
+    dice = torch.Generator().manual_seed(1)
+    rows = torch.randn(60, 1000, generator=dice) * 3
+    if kind == "few values":
+        rows = rows.round()
+    elif kind == "equal":
+        rows[:] = rows[:, :1]
+    elif kind == "huge":
+        rows *= 1e37
+    sampler = Sampler(make_params(seed=3, **fields), [], 1000)
+    drawn = [sampler.sample(row) for row in rows]
+    monkeypatch.setattr(likeliest, "load_kernels", lambda: None)
+    sampler = Sampler(make_params(seed=3, **fields), [], 1000)
+    assert drawn == [sampler.sample(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("size", "filters", "number"),
+    [
+        (0, Filters(1.0, 1.0, 0.0, 1), 0.0),
+        (100, Filters(1.0, 1.0, 0.0, 100), 0.0),
+        (100, Filters(1.0, 1.0, 0.0, 0), 0.0),
+        (100, Filters(0.0, 1.0, 0.0, 5), 0.0),
+        (100, Filters(math.nan, 1.0, 0.0, 5), 0.0),
+        (100, Filters(1.0, 1.0, 1.5, 5), 0.0),
+        (100, Filters(1.0, 1.0, 0.0, 5), 1.0),
+        (100, Filters(1.0, 1.0, 0.0, 5), -0.1),
+        (100, Filters(1.0, 1.0, 0.0, 5), math.nan),
+    ],
+)
+def test_kernels_refuse_to_draw_with_what_cannot_be(size, filters, number):
+    kernels = load_kernels()
+    if kernels is None:
+        pytest.skip("no kernels")
+    logits = torch.zeros(100)
+    with pytest.raises(KernelError):
+        kernels.draw(logits.data_ptr(), size, filters, number)
 
 
 def test_sample_logits_of_another_size_are_a_bug_of_ours():

@@ -1,4 +1,5 @@
 // The likeliest tokens of one row of logits: all that sampling by rank has to look at.
+#include <math.h>
 #include <string.h>
 
 #include <algorithm>
@@ -46,34 +47,94 @@ bool find_maxima(const float *logits, int32_t size, int32_t per_group, std::vect
   return num_bad == 0;
 }
 
-int32_t find_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids) {
+// Calls use(id) in the order of ids; false if a number is not finite.
+template <typename Use>
+bool find_likeliest(const float *logits, int32_t size, int32_t count, const Use &use) {
   const int32_t per_group = std::max(1, std::min(kMostPerGroup, size / (4 * count)));
   std::vector<int32_t> maxima;
   maxima.reserve(static_cast<size_t>(size / per_group + 1));
-  if (!find_maxima(logits, size, per_group, &maxima)) return QK_ERROR_NUMBERS;
+  if (!find_maxima(logits, size, per_group, &maxima)) return false;
   // At least `count` tokens reach the count-th highest of the groups' maxima, each in its own group.
   std::vector<int32_t> ranked = maxima;
   std::nth_element(ranked.begin(), ranked.begin() + (count - 1), ranked.end(), std::greater<int32_t>());
   const float bound = float_of(ranked[static_cast<size_t>(count - 1)]);
-  int32_t num_found = 0;
   for (int32_t group = 0; group < static_cast<int32_t>(maxima.size()); ++group) {
     if (float_of(maxima[static_cast<size_t>(group)]) < bound) continue;
     const int32_t end = std::min(size, (group + 1) * per_group);
     for (int32_t i = group * per_group; i < end; ++i) {
-      if (logits[i] < bound) continue;
-      if (num_found < capacity) ids[num_found] = i;
-      ++num_found;
+      if (logits[i] >= bound) use(i);
     }
   }
-  return num_found;
+  return true;
+}
+
+struct Candidate {
+  int32_t id;
+  double logit, weight;
+};
+
+// How many of the ranked candidates top-p and min-p leave.
+size_t num_kept(const std::vector<Candidate> &ranked, const qk_filters &filters) {
+  double total = 0.0;
+  for (const Candidate &each : ranked) total += each.weight;
+  double sum = 0.0;
+  for (size_t i = 0; i < ranked.size(); ++i) {
+    if (filters.min_p > 0.0 && ranked[i].weight < filters.min_p) return i;
+    sum += ranked[i].weight;
+    // The first place where the sum reaches top_p is the last one that is needed for it.
+    if (filters.top_p < 1.0 && sum >= filters.top_p * total) return i + 1;
+  }
+  return ranked.size();
+}
+
+// As `candidates` and `Sampler` of inference/sampling.py; all sums are doubles, in order of rank.
+int32_t draw(const float *logits, int32_t size, const qk_filters &filters, double number) {
+  std::vector<Candidate> ranked;
+  const auto add = [&](int32_t id) { ranked.push_back({id, logits[id], 0.0}); };
+  if (!find_likeliest(logits, size, filters.top_k, add)) return QK_ERROR_NUMBERS;
+  // Of equals the one with the lower id comes first.
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Candidate &a, const Candidate &b) { return a.logit > b.logit; });
+  ranked.resize(static_cast<size_t>(filters.top_k));
+  for (Candidate &each : ranked) each.weight = exp((each.logit - ranked[0].logit) / filters.temperature);
+  ranked.resize(num_kept(ranked, filters));
+  double total = 0.0;
+  for (const Candidate &each : ranked) total += each.weight;
+  const double point = total * number;
+  double sum = 0.0;
+  for (const Candidate &each : ranked) {
+    sum += each.weight;
+    if (sum > point) return each.id;
+  }
+  return ranked.back().id;
 }
 
 }  // namespace
 
 int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids) {
   if (!logits || !ids || count < 1 || count >= size || capacity < 0 || size > INT32_MAX / 2) return QK_ERROR_ARGUMENT;
+  int32_t num_found = 0;
+  const auto note = [&](int32_t id) {
+    if (num_found < capacity) ids[num_found] = id;
+    ++num_found;
+  };
   try {
-    return find_likeliest(logits, size, count, capacity, ids);
+    return find_likeliest(logits, size, count, note) ? num_found : QK_ERROR_NUMBERS;
+  } catch (const std::bad_alloc &) {
+    return QK_ERROR_MEMORY;
+  }
+}
+
+int32_t qk_draw(const float *logits, int32_t size, const qk_filters *filters, double number) {
+  if (!logits || !filters || filters->top_k < 1 || filters->top_k >= size || size > INT32_MAX / 2) {
+    return QK_ERROR_ARGUMENT;
+  }
+  // Written so that NaN is refused too.
+  if (!(filters->temperature > 0.0 && filters->min_p <= 1.0 && number >= 0.0 && number < 1.0)) {
+    return QK_ERROR_ARGUMENT;
+  }
+  try {
+    return draw(logits, size, *filters, number);
   } catch (const std::bad_alloc &) {
     return QK_ERROR_MEMORY;
   }

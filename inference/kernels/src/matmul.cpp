@@ -141,8 +141,8 @@ int32_t qk_abi_version(void) { return QK_ABI_VERSION; }
 int64_t qk_struct_bytes(int32_t index) {
   constexpr int64_t kBytes[] = {sizeof(qk_matrix),   sizeof(qk_layer), sizeof(qk_rope), sizeof(qk_model),
                                 sizeof(qk_kv_layer), sizeof(qk_kv),    sizeof(qk_span), sizeof(qk_step),
-                                sizeof(qk_plane),    sizeof(qk_row_file)};
-  return index >= 0 && index < 10 ? kBytes[index] : 0;
+                                sizeof(qk_plane),    sizeof(qk_row_file), sizeof(qk_filters)};
+  return index >= 0 && index < 11 ? kBytes[index] : 0;
 }
 
 qk_team *qk_team_new(int32_t num_threads) {

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 3
+#define QK_ABI_VERSION 4
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -168,8 +168,8 @@ typedef struct {
   const volatile int32_t *cancel;  // may be null; not 0: stop soon
 } qk_step;
 
-// Bytes of qk_matrix, qk_layer, qk_rope, qk_model, qk_kv_layer, qk_kv, qk_span, qk_step, qk_plane, qk_row_file
-// (0 to 9), for callers that mirror them; 0 for any other number.
+// Bytes of qk_matrix, qk_layer, qk_rope, qk_model, qk_kv_layer, qk_kv, qk_span, qk_step, qk_plane, qk_row_file,
+// qk_filters (0 to 10), for callers that mirror them; 0 for any other number.
 QK_API int64_t qk_struct_bytes(int32_t index);
 
 // Compute a step: stores its keys and values, writes the logits. One call at a time per team.
@@ -180,6 +180,18 @@ QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv,
 // Tokens that include the `count` highest of `size` logits and all equals of the lowest of those, in order of ids.
 // Returns how many there are, of which the first `capacity` are written, or a QK_ERROR_*. 1 <= count < size.
 QK_API int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids);
+
+// How a token is drawn; see SamplingParams of inference/config.py.
+typedef struct {
+  double temperature;  // above 0
+  double top_p, min_p;
+  int32_t top_k;  // 1 <= top_k < size
+  int32_t reserved;
+} qk_filters;
+
+// Draw one of the top_k highest of `size` logits that top-p and min-p leave; of equals the lower ids rank higher.
+// number: 0 <= number < 1, where in their distribution. Returns the token, or a QK_ERROR_*.
+QK_API int32_t qk_draw(const float *logits, int32_t size, const qk_filters *filters, double number);
 
 // ------------------------------------------------------------------ rows on their way to the disk
 
