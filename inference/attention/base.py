@@ -12,10 +12,8 @@ The keys and values of this step are in the blocks already when a backend is cal
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-import numpy as np
 from torch import Tensor
 
 from inference.kv_cache.layer_memory import KeyValues, LayerMemory
@@ -109,11 +107,12 @@ def extents_of(block_table: Sequence[int], block_size: int, num_tokens: int) -> 
     table = list(block_table[:num_blocks])
     if table == list(range(table[0], table[0] + num_blocks)):  # the usual case, and told fast
         return (Extent(table[0] * block_size, num_tokens),)
-    cuts = (np.flatnonzero(np.diff(table) != 1) + 1).tolist()
-    extents = [
-        Extent(table[first] * block_size, (end - first) * block_size)
-        for first, end in pairwise([0, *cuts, num_blocks])
-    ]
+    extents: list[Extent] = []
+    first = 0
+    for index in range(1, num_blocks + 1):  # numpy takes longer for all but very long tables
+        if index == num_blocks or table[index] != table[index - 1] + 1:
+            extents.append(Extent(table[first] * block_size, (index - first) * block_size))
+            first = index
     first_slot, num_slots = extents[-1]
     extents[-1] = Extent(first_slot, num_slots - num_blocks * block_size + num_tokens)
     return tuple(extents)
