@@ -220,13 +220,13 @@ def _finish(engine: Engine, request_ids: Sequence[RequestId]) -> list[tuple[int,
     return [replies[request_id] for request_id in request_ids]
 
 
-def measure_answers(engine: Engine, work: Work, *, rounds: int) -> Row:
-    """Several replies at once against one after the other, in turns; guesses as they come in both.
+def measure_answers(engine: Engine, work: Work, *, rounds: int, guess: GuessName = "auto") -> Row:
+    """Several replies at once against one after the other, in turns; both guess, or neither does.
 
     Raises:
         EngineError: A reply failed.
     """
-    engine.set_guess("auto")
+    engine.set_guess(guess)
     found: list[dict[bool, Answers]] = []
     for number in range(rounds + 1):  # the first round warms up and does not count
         order = (True, False) if number % 2 else (False, True)

@@ -10,7 +10,8 @@ its likeness to what was wanted.
     edit        code, written again with another name for a class
     code        new code
     chat        questions of everyday life, greedily and with seeds: on auto never slower than 0.97x
-    answers     three replies to one question at once, against one after the other, by all their time
+    answers     three replies to one question at once, against one after the other, by all their time: with
+                guesses in both, which help the latter more, and without
     llama       the edits again, against the fastest setting of llama.cpp, with its guesses and without
 
 With a draft model, code and chat are measured with it too, in rows of their own.
@@ -83,7 +84,9 @@ class Bench:
                 self._pairs(kind, "")
         if "answers" in kinds:
             work = self._short(ANSWERS)
-            self._add(work.name, partial(measure_answers, self._engine, work, rounds=self._rounds))
+            measure = partial(measure_answers, self._engine, work, rounds=self._rounds)
+            self._add(work.name, measure)
+            self._add(f"{work.name}, no guesses", partial(measure, guess="off"))
         if "llama" in kinds:
             self._against(open_peer)
         if draft is not None:

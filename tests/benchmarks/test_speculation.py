@@ -174,7 +174,12 @@ def test_main_ends_with_one_line_of_json(
 
     *lines, last = capsys.readouterr().out.splitlines()
     report = json.loads(last)
-    assert list(report["works"]) == ["chat, greedy", "chat, sampled", "answers"]
+    assert list(report["works"]) == [
+        "chat, greedy",
+        "chat, sampled",
+        "answers",
+        "answers, no guesses",
+    ]
     assert report["are_equal"]
     assert report["works"]["chat, greedy"]["tokens"] == 32
-    assert len(lines) == 4
+    assert len(lines) == 5
