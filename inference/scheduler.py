@@ -36,6 +36,7 @@ from collections.abc import Callable
 
 from inference.errors import ContextOverflowError
 from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.prefix_search import OpenTail
 from inference.kv_cache.tiers import BlockMover
 from inference.loads import Loads
 from inference.request import RequestId
@@ -284,7 +285,7 @@ class Scheduler:
         # Alone, anything that add() let in does fit.
         if self._kv.num_available == 0 or self._is_being_computed(sequence):
             return False
-        hit = self._kv.attach(sequence.token_ids, sequence.conversation_id)
+        hit = self._kv.attach(sequence.token_ids, sequence.conversation_id, self._open_tails())
         if hit is None:
             return False
         self._waiting.remove(sequence)
@@ -305,6 +306,13 @@ class Scheduler:
         self._grow_for_prompt(sequence, sequence.num_computed + num_tokens)
         step.add(sequence, num_tokens)
         return True
+
+    def _open_tails(self) -> list[OpenTail]:
+        tails = (
+            self._kv.open_tail(other.block_table, other.token_ids, other.num_computed)
+            for other in self._running.values()
+        )
+        return [tail for tail in tails if tail is not None]
 
     def _is_being_computed(self, sequence: Sequence) -> bool:
         # Of several replies to one question the first computes the prompt, and the others share its blocks.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inference.kv_cache.block import BlockHash, Prefix
-from inference.kv_cache.prefix_search import ChainEnd, Found, Part, find_prefix
+from inference.kv_cache.prefix_search import ChainEnd, Found, OpenTail, Part, find_prefix
 from inference.kv_cache.residents import Residents
 from inference.kv_cache.tiers import BlockLoad, DiskIndex, RamSource
 
@@ -51,10 +51,12 @@ class Attachment:
         self._disk = disk
         self._in_flight: set[BlockHash] = set()
 
-    def attach(self, token_ids: Sequence[int], owner: str) -> PrefixHit | None:
+    def attach(
+        self, token_ids: Sequence[int], owner: str, open_tails: Sequence[OpenTail] = ()
+    ) -> PrefixHit | None:
         """Reference the known beginning of a prompt; see `KvCacheManager.attach`."""
         has_mover = self._residents.mover is not None
-        found = self._find(token_ids, owner, may_copy=has_mover)
+        found = self._find(token_ids, owner, may_copy=has_mover, open_tails=open_tails)
         hit = self._take(found, len(token_ids), owner)
         if hit is None and found is not None and found.parts and found.parts[-1].kind == "copied":
             # A copy needs its source and a new block at once: that may be one block too many.
@@ -89,7 +91,14 @@ class Attachment:
         while block_table:
             self._residents.pool.release(block_table.pop())
 
-    def _find(self, token_ids: Sequence[int], owner: str, *, may_copy: bool) -> Found | None:
+    def _find(
+        self,
+        token_ids: Sequence[int],
+        owner: str,
+        *,
+        may_copy: bool,
+        open_tails: Sequence[OpenTail] = (),
+    ) -> Found | None:
         return find_prefix(
             self._residents,
             self._disk,
@@ -97,6 +106,7 @@ class Attachment:
             owner=owner,
             in_flight=self._in_flight,
             may_copy=may_copy,
+            open_tails=open_tails,
         )
 
     def _take(self, found: Found | None, num_tokens: int, owner: str) -> PrefixHit | None:

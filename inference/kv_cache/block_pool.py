@@ -123,7 +123,7 @@ class BlockPool:
         block.ref_count -= 1
         if block.ref_count > 0:
             return
-        if block.prefix is not None and self._index.place_of(block.prefix.key) == block_id:
+        if block.prefix is not None and self.is_found(block_id):
             twin_id = self._twins.take(block.prefix.key)
             if twin_id is None:
                 self._cached[block_id] = None
@@ -134,6 +134,11 @@ class BlockPool:
     def prefix_of(self, block_id: int) -> Prefix | None:
         """What a block holds; None while it may be written."""
         return self._blocks[block_id].prefix
+
+    def is_found(self, block_id: int) -> bool:
+        """Whether it is by this block that what it holds is found."""
+        prefix = self._blocks[block_id].prefix
+        return prefix is not None and self._index.place_of(prefix.key) == block_id
 
     def find(self, key: BlockHash, parent: Prefix | None, token_ids: tuple[int, ...]) -> int | None:
         """The block that holds `token_ids` after `parent`, proven by content; None if none does."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from inference.kv_cache.attach import Attachment, PrefixHit
 from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
+from inference.kv_cache.prefix_search import OpenTail
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.residents import Residents
 from inference.kv_cache.tiers import BlockMover, DiskIndex, HeldBlock
@@ -86,7 +87,25 @@ class KvCacheManager:
         """How many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def attach(self, token_ids: Sequence[int], owner: str = "") -> PrefixHit | None:
+    def open_tail(
+        self, block_table: Sequence[int], token_ids: Sequence[int], num_computed: int
+    ) -> OpenTail | None:
+        """What is computed in the last block of a sequence that goes on.
+
+        None if that is full or empty, or if nobody may find what comes before it. The arguments are those of
+        `publish`.
+        """
+        num_full = num_computed // self.block_size
+        tokens = tuple(token_ids[num_full * self.block_size : num_computed])
+        parent = self._pool.prefix_of(block_table[num_full - 1]) if num_full else None
+        is_known = not num_full or self._pool.is_found(block_table[num_full - 1])
+        if not tokens or not is_known:
+            return None
+        return OpenTail(parent, tokens, block_table[num_full])
+
+    def attach(
+        self, token_ids: Sequence[int], owner: str = "", open_tails: Sequence[OpenTail] = ()
+    ) -> PrefixHit | None:
         """Find the longest known prefix on all tiers and reference its blocks.
 
         At least one token is left to compute, since only computing gives the logits after it.
@@ -94,13 +113,14 @@ class KvCacheManager:
         Args:
             token_ids: The whole prompt, at least one token.
             owner: The chat that it belongs to.
+            open_tails: Of sequences that are computed now; equal rows are copied from there.
 
         Returns:
             None, and nothing changed, if the sequence has to wait: a block that it wants is being
             loaded for another, or there are too few blocks for the whole prompt. After a hit with
             loads, `finish_load` or `abandon_load` must follow.
         """
-        return self._attachment.attach(token_ids, owner)
+        return self._attachment.attach(token_ids, owner, open_tails)
 
     def finish_load(
         self,

@@ -76,7 +76,7 @@ class PrefixIndex:
         siblings = self._children.get(ROOT_KEY if parent is None else parent.key, {})
         for key in siblings:
             prefix, place = self._entries[key]
-            num_rows = _num_equal(prefix.token_ids, token_ids)
+            num_rows = num_equal(prefix.token_ids, token_ids)
             if num_rows and is_same_chain(prefix.parent, parent):
                 yield Match(num_rows, prefix, place)
 
@@ -97,7 +97,8 @@ class PrefixIndex:
             raise RuntimeError(f"{name} holds two texts in one place.")
 
 
-def _num_equal(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def num_equal(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -8,11 +8,12 @@ kept: the source with the most rows is taken, whichever tier it is in.
               └ device ┴ device ┴  RAM   ┴  disk  ┴ rows of a block ┴ to be computed, 1 at least
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from inference.kv_cache.block import ROOT_KEY, BlockHash, Prefix
+from inference.kv_cache.block import ROOT_KEY, BlockHash, Prefix, is_same_chain
+from inference.kv_cache.prefix_index import num_equal
 from inference.kv_cache.residents import Residents
 from inference.kv_cache.tiers import DiskIndex, RamSource, Source
 
@@ -66,6 +67,20 @@ class Found:
         return sum(len(part.token_ids) for part in self.parts)
 
 
+class OpenTail(NamedTuple):
+    """The computed rows of the last block of a sequence that goes on: they have no name yet.
+
+    Attributes:
+        parent: The text of the full block before; None for the first.
+        token_ids: Of the rows, 1 to P - 1.
+        block_id: The block.
+    """
+
+    parent: Prefix | None
+    token_ids: tuple[int, ...]
+    block_id: int
+
+
 def find_prefix(
     residents: Residents,
     disk: DiskIndex | None,
@@ -74,6 +89,7 @@ def find_prefix(
     owner: str,
     in_flight: Container[BlockHash],
     may_copy: bool = True,
+    open_tails: Iterable[OpenTail] = (),
 ) -> Found | None:
     """Find the longest beginning of a prompt that need not be computed.
 
@@ -84,6 +100,7 @@ def find_prefix(
         owner: The chat that asks; it writes on in a block only if it is its own.
         in_flight: Keys of full blocks that are being loaded.
         may_copy: Whether rows of a device block may be copied into a new one.
+        open_tails: Of sequences that are computed; rows may be copied from there too.
 
     Returns:
         At most all but the last token; None if a wanted block is being loaded for another sequence.
@@ -91,7 +108,7 @@ def find_prefix(
     search = _Search(residents, disk, token_ids, owner)
     if not search.walk(in_flight):
         return None
-    search.add_tail(may_copy=may_copy)
+    search.add_tail(open_tails, may_copy=may_copy)
     return Found(tuple(search.parts), search.why_it_ends())
 
 
@@ -125,12 +142,16 @@ class _Search:
                 break
         return True
 
-    def add_tail(self, *, may_copy: bool) -> None:
+    def add_tail(self, open_tails: Iterable[OpenTail], *, may_copy: bool) -> None:
         """Add the source with the most rows of what follows the full blocks, below the limit."""
         start, tokens = self._rest()
         wanted = tokens[: self._limit - start]
         best: Part | None = None
-        for part in (self._device_tail(tokens, wanted, may_copy), self._ram_tail(wanted)):
+        for part in (
+            self._device_tail(tokens, wanted, may_copy),
+            self._open_tail(wanted, open_tails) if may_copy else None,
+            self._ram_tail(wanted),
+        ):
             if part is not None and (best is None or len(part.token_ids) > len(best.token_ids)):
                 best = part
         if self._disk is not None and (0 if best is None else len(best.token_ids)) < len(wanted):
@@ -200,6 +221,14 @@ class _Search:
                 kind: Literal["taken_over", "copied"] = "taken_over" if can_take else "copied"
                 best = Part(kind, self._base_key, rows, block_id=match.place)
         return best
+
+    def _open_tail(self, wanted: tuple[int, ...], tails: Iterable[OpenTail]) -> Part | None:
+        most, place = 0, -1
+        for tail in tails:
+            num_rows = num_equal(tail.token_ids, wanted)
+            if num_rows > most and is_same_chain(tail.parent, self._parent):
+                most, place = num_rows, tail.block_id
+        return Part("copied", self._base_key, wanted[:most], block_id=place) if most else None
 
     def _ram_tail(self, wanted: tuple[int, ...]) -> Part | None:
         matches = self._residents.ram.matches(self._parent, wanted)

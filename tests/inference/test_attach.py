@@ -112,6 +112,62 @@ def test_attach_tail_in_use_is_copied():
     memory.kv.check_integrity([table, hit.block_ids])
 
 
+def test_attach_copies_what_a_sequence_that_goes_on_has_in_its_last_block():
+    memory = Memory()
+    table = compute(memory.kv, memory.mover, tokens(7), "one")
+    tail = memory.kv.open_tail(table, tokens(7), 7)
+    assert tail is not None
+    assert (tail.token_ids, tail.block_id) == ((4, 5, 6), 1)
+    hit = memory.kv.attach([*tokens(6), 50, 51], "other", [tail])
+    assert hit is not None
+    assert (hit.block_ids, hit.num_tokens, memory.mover.copied) == ((0, 2), 6, [(1, 2, 2)])
+    memory.mover.compute(hit.block_ids, [*tokens(6), 50, 51], 6)
+    assert memory.kv.is_writable(table, 7, 1)
+    memory.mover.compute(table, tokens(8), 7)
+    memory.kv.check_integrity([table, hit.block_ids])
+
+
+def test_attach_copies_the_whole_of_an_equal_prompt_but_its_last_token():
+    memory = Memory()
+    table = compute(memory.kv, memory.mover, tokens(3))
+    tail = memory.kv.open_tail(table, tokens(3), 3)
+    assert tail is not None
+    hit = memory.kv.attach(tokens(3), "other", [tail])
+    assert hit is not None
+    assert (hit.num_tokens, hit.end, memory.mover.copied) == (2, "all_reused", [(0, 1, 2)])
+
+
+def test_attach_takes_no_rows_that_come_after_another_text():
+    memory = Memory()
+    first, second = [*tokens(4), 50, 51], [9, 9, 9, 9, 50, 51, 52]
+    table = compute(memory.kv, memory.mover, first)
+    tail = memory.kv.open_tail(table, first, 6)
+    assert tail is not None
+    hit = memory.kv.attach(second, "other", [tail])
+    assert hit is not None
+    assert (hit.num_tokens, hit.block_ids, memory.mover.copied) == (0, (), [])
+
+
+def test_attach_without_room_for_a_copy_does_without():
+    memory = Memory(3)
+    table = compute(memory.kv, memory.mover, tokens(6))
+    tail = memory.kv.open_tail(table, tokens(6), 6)
+    assert tail is not None
+    assert memory.kv.attach(tokens(12), "other", [tail]) is None
+    hit = memory.kv.attach(tokens(7), "other", [tail])
+    assert hit is not None
+    assert (hit.block_ids, hit.num_tokens) == ((0, 2), 6)
+
+
+def test_open_tail_is_there_only_while_a_block_is_partly_filled_and_what_is_before_it_known():
+    memory = Memory()
+    table = compute(memory.kv, memory.mover, tokens(8))
+    assert memory.kv.open_tail(table, tokens(8), 8) is None
+    assert memory.kv.open_tail(table, tokens(8), 0) is None
+    memory.kv.distrust(table)
+    assert memory.kv.open_tail(table, tokens(8), 6) is None
+
+
 def test_attach_edited_tail_keeps_the_rows_before_the_edit():
     memory = Memory()
     memory.run(tokens(8))
