@@ -16,6 +16,7 @@ from ui.markdown.thinking import ThinkingSplitter
 from ui.replies.answer_rows import RunningRow
 from ui.replies.error_card import ErrorCard, actions_for
 from ui.replies.message_view import MessageView
+from ui.replies.reading_pace import ReadingPace
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_caret import WAITS, Caret, prefill_text
 from ui.replies.reply_flow import BlockFlow
@@ -78,7 +79,7 @@ class ReplyView(MessageView):
         for label in (self._note, self._prefill):
             label.setWordWrap(True)
         self._prefill.hide()
-        self._prefill_start: tuple[float, int] | None = None
+        self._reading: ReadingPace | None = None
         self._started = time.perf_counter()
         self._card: ErrorCard | None = None
         self._width = 0
@@ -105,7 +106,7 @@ class ReplyView(MessageView):
             self._thoughts.deleteLater()
             self._thoughts = None
         self._started = time.perf_counter()
-        self._prefill_start = None
+        self._reading = None
         self._begin_text()
 
     @property
@@ -197,15 +198,14 @@ class ReplyView(MessageView):
     def set_prefill(self, done_tokens: int, total_tokens: int) -> None:
         """How much of the prompt is read; shown from half a second on, until text comes."""
         now = time.perf_counter()
-        if self._prefill_start is None:
-            self._prefill_start = (now, done_tokens)
+        if self._reading is None:
+            self._reading = ReadingPace(done_tokens, now)
+        self._reading.note(done_tokens, now)
         since_ms = (now - self._started) * 1000
         self._end_waiting()
         if not self.is_streaming or self._num_received or since_ms < PREFILL_AFTER_MS:
             return
-        start, done_before = self._prefill_start
-        rate = (done_tokens - done_before) / (now - start) if now > start else 0.0
-        seconds_left = (total_tokens - done_tokens) / rate if rate > 0 else None
+        seconds_left = self._reading.seconds_left(total_tokens)
         self._prefill.setText(prefill_text(done_tokens, total_tokens, seconds_left))
         self._prefill.show()
         self.height_changed.emit()
