@@ -137,7 +137,8 @@ def why_not_loaded(root: Path) -> str:
         stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
         if loaded.exists() and loaded.read_text(encoding="utf-8") == stamp:
             return ""
-        command = [sys.executable, "-c", TRY_TO_LOAD, str(root), str(library)]
+        # -S: what is installed beside this Python is not there for everybody.
+        command = [sys.executable, "-S", "-c", TRY_TO_LOAD, str(root), str(library)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
             return done.stderr.strip() or f"loading it ended a program with {done.returncode}"

@@ -1,4 +1,6 @@
-"""The CPU kernels in C++, called through ctypes. Any thread; no torch.
+"""The CPU kernels in C++, called through ctypes. Any thread.
+
+Standard library only, as `run.py` loads the kernels with whichever Python it is started by.
 
 The library is built when Quire is installed (packaging/build_kernels.py) and may be missing: then
 everything works with torch alone. The environment variable QUIRE_KERNELS says otherwise:
@@ -16,9 +18,6 @@ from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from inference.kernels.structures import (
     ALL_STRUCTURES,
@@ -107,7 +106,10 @@ class Kernels:
         return int(self._library.qk_packed_bytes(kind, num_rows, num_columns))
 
     def pack(
-        self, matrix: Matrix, first_row: int, row_addresses: Sequence[int] | npt.NDArray[np.int64]
+        self,
+        matrix: Matrix,
+        first_row: int,
+        row_addresses: "Sequence[int] | ctypes.Array[c_void_p]",
     ) -> None:
         """Pack rows from `first_row` on into the matrix's memory; threads may share a matrix.
 
@@ -120,7 +122,9 @@ class Kernels:
         Raises:
             KernelError: A size that cannot be.
         """
-        rows = np.ascontiguousarray(row_addresses, dtype=np.uintp)
+        rows = row_addresses
+        if not isinstance(rows, ctypes.Array):
+            rows = (c_void_p * len(rows))(*rows)
         _check(
             self._library.qk_pack(
                 matrix.type,
@@ -129,7 +133,7 @@ class Kernels:
                 matrix.data,
                 first_row,
                 len(rows),
-                rows.ctypes.data,
+                ctypes.addressof(rows),
             )
         )
 

@@ -92,8 +92,8 @@ class KvCacheManager:
     ) -> OpenTail | None:
         """What is computed in the last block of a sequence that goes on.
 
-        None if that is full or empty, or if nobody may find what comes before it. The arguments are those of
-        `publish`.
+        None if that is full or empty, or if what comes before it is not found by these blocks: nobody may, or
+        others hold the same. The arguments are those of `publish`.
         """
         num_full = num_computed // self.block_size
         tokens = tuple(token_ids[num_full * self.block_size : num_computed])

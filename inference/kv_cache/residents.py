@@ -122,7 +122,10 @@ class Residents:
         return num_dropped
 
     def distrust(self, block_ids: Sequence[int]) -> None:
-        """Let nobody find what used blocks hold, whoever uses it: it may be wrong."""
+        """Let nobody find what used blocks hold, whoever uses it: it may be wrong.
+
+        What was copied from them before belongs to others and stays.
+        """
         prefixes = [self.pool.prefix_of(block_id) for block_id in block_ids]
         self._drop([prefix.key for prefix in reversed(prefixes) if prefix is not None])
 

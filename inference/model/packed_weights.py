@@ -7,6 +7,7 @@ form stays, and the system takes the file's pages back tensor by tensor.
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from ctypes import c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,11 +149,12 @@ class _Packing:
         stored = self._file.tensor_data(source.tensor_name).numpy()
         stored = stored.reshape(source.tensor_shape[0], -1)
         matrix = Matrix(kind, N, K, 0, data.ctypes.data)
-        addresses = stored.ctypes.data + stored.shape[1] * np.asarray(source.rows, dtype=np.int64)
+        addresses = stored.ctypes.data + stored.shape[1] * np.asarray(source.rows, dtype=np.intp)
         size = -(-_PIECE_ROWS // self._kernels.panel_rows) * self._kernels.panel_rows
 
         def pack(first: int, stored: Bytes = stored) -> None:  # the rows must stay until then
-            self._kernels.pack(matrix, first, addresses[first : first + size])
+            part = addresses[first : first + size]
+            self._kernels.pack(matrix, first, (c_void_p * len(part)).from_address(part.ctypes.data))
 
         pieces = [self._pool.submit(pack, first) for first in range(0, N, size)]
         self._under_way.append((source, pieces))
@@ -172,7 +174,7 @@ class _Packing:
 
 
 def _divided(sizes: Mapping[WeightKey, int]) -> dict[WeightKey, Bytes]:
-    """Memory for each matrix, in one piece: a system backs it by large pages, sooner had and read."""
+    """Memory for each matrix, in one piece: Linux backs it by large pages, sooner had and read."""
     whole = np.empty(sum(sizes.values()) + ALIGNMENT, dtype=np.uint8)
     end = -whole.ctypes.data % ALIGNMENT
     parts = {}

@@ -152,7 +152,7 @@ class QuantisedFile:
         if tensor.type_name == self._file.tensors[name].type_name:
             return self._file.tensor_data(name)
         if self._last is None or self._last[0] != name:
-            self._last = None  # before the next one is made
+            self._last = None  # before the next one is made; who packs it still may hold it
             self._last = name, self._rounded(name, tensor)
             self._file.release(name)
         return self._last[1]

@@ -148,12 +148,13 @@ def test_attach_takes_no_rows_that_come_after_another_text():
     assert (hit.num_tokens, hit.block_ids, memory.mover.copied) == (0, (), [])
 
 
-def test_attach_without_room_for_a_copy_does_without():
+def test_attach_prompt_for_which_there_is_no_room_copies_nothing():
     memory = Memory(3)
     table = compute(memory.kv, memory.mover, tokens(6))
     tail = memory.kv.open_tail(table, tokens(6), 6)
     assert tail is not None
     assert memory.kv.attach(tokens(12), "other", [tail]) is None
+    assert memory.mover.copied == []
     hit = memory.kv.attach(tokens(7), "other", [tail])
     assert hit is not None
     assert (hit.block_ids, hit.num_tokens) == ((0, 2), 6)

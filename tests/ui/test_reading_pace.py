@@ -1,5 +1,7 @@
 """How long the rest of a prompt takes: exact where reading slows down as it should, sane where it does not."""
 
+import random
+
 import pytest
 
 from ui.replies.reading_pace import MIN_POINTS, ReadingPace
@@ -19,8 +21,23 @@ def test_pace_that_is_as_it_should_be_is_continued_exactly(first: int, a: float,
     pace = ReadingPace(first, 100.0)
     places = range(first + 256, first + 256 * 9, 256)
     read(pace, {place: seconds(place) for place in places})
-    left = pace.seconds_left(first + 20_000)
-    assert left == pytest.approx(seconds(first + 20_000) - seconds(places[-1]), rel=1e-6)
+    left = pace.seconds_left(first + 8000)
+    assert left == pytest.approx(seconds(first + 8000) - seconds(places[-1]), rel=1e-6)
+
+
+def test_uneven_steps_are_no_trend() -> None:
+    worst = 1.0
+    for seed in range(300):
+        dice = random.Random(seed)
+        pace, now = ReadingPace(0, 0.0), 0.0
+        for step in range(1, 79):
+            now += dice.uniform(0.85, 1.15)
+            pace.note(256 * step, now)
+            left = pace.seconds_left(256 * 80)
+            assert left is not None
+            if step >= 8:
+                worst = max(worst, left / (80 - step), (80 - step) / left)
+    assert worst < 1.5
 
 
 def test_few_steps_make_no_trend() -> None:

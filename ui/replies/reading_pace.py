@@ -4,8 +4,10 @@ A token is compared with all before it, so later ones take longer: the time to r
 numbers are fitted to how far reading was when, by least squares.
 """
 
-MIN_POINTS = 5
-"""With fewer, one slow step would pass for a trend: until then all tokens count alike."""
+MIN_POINTS = 8
+MIN_SHARE = 0.25
+"""With fewer points, or less of the way behind it, a slow step would pass for a trend: until then all tokens count
+alike."""
 
 
 class ReadingPace:
@@ -43,7 +45,7 @@ class ReadingPace:
         """Until so many are read; None if nothing is known yet."""
         if not self._num_points:
             return None
-        a, b = self._fitted()
+        a, b = self._fitted(MIN_SHARE * self._counted(total_tokens))
         u = self._counted(total_tokens) - self._counted(self._num_tokens)
         v = self._squared(total_tokens) - self._squared(self._num_tokens)
         return max(0.0, a * u + b * v)
@@ -54,11 +56,12 @@ class ReadingPace:
     def _squared(self, num_tokens: int) -> float:
         return float(num_tokens**2 - self._first**2)
 
-    def _fitted(self) -> tuple[float, float]:
-        """A and b, neither below 0."""
+    def _fitted(self, least: float) -> tuple[float, float]:
+        """Both numbers, a and b, not below 0; b is 0 until at least so many tokens are read."""
         determinant = self._uu * self._vv - self._uv * self._uv
         alike = self._seconds / self._counted(self._num_tokens)
-        if self._num_points < MIN_POINTS or determinant <= 1e-9 * self._uu * self._vv:
+        is_early = self._num_points < MIN_POINTS or self._counted(self._num_tokens) < least
+        if is_early or determinant <= 1e-9 * self._uu * self._vv:
             return alike, 0.0
         a = (self._ut * self._vv - self._vt * self._uv) / determinant
         b = (self._vt * self._uu - self._ut * self._uv) / determinant
