@@ -58,7 +58,7 @@ class Attachment:
         has_mover = self._residents.mover is not None
         found = self._find(token_ids, owner, may_copy=has_mover, open_tails=open_tails)
         hit = self._take(found, len(token_ids), owner)
-        if hit is None and found is not None and found.parts and found.parts[-1].kind == "copied":
+        if hit is None and found is not None and self._takes_a_block_to_copy(found.parts):
             # A copy needs its source and a new block at once: that may be one block too many.
             hit = self._take(self._find(token_ids, owner, may_copy=False), len(token_ids), owner)
         return hit
@@ -108,6 +108,11 @@ class Attachment:
             may_copy=may_copy,
             open_tails=open_tails,
         )
+
+    def _takes_a_block_to_copy(self, parts: Sequence[Part]) -> bool:
+        """Whether a source is among those that could be had; one in use is not."""
+        is_copy = bool(parts) and parts[-1].kind == "copied"
+        return is_copy and self._residents.pool.is_cached(parts[-1].block_id)
 
     def _take(self, found: Found | None, num_tokens: int, owner: str) -> PrefixHit | None:
         """Reference what was found; None, and nothing changed, if the prompt does not fit."""

@@ -2,9 +2,11 @@
 
 import pytest
 
+from inference.kv_cache import attach
 from inference.kv_cache.attach import PrefixHit
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.manager import KvCacheManager
+from inference.kv_cache.prefix_search import find_prefix
 from inference.kv_cache.ram_tier import RamTier
 from inference.kv_cache.tiers import BlockLoad, DiskSource, HeldBlock, RamSource
 from inference.metrics import BlockCounts
@@ -148,13 +150,22 @@ def test_attach_takes_no_rows_that_come_after_another_text():
     assert (hit.num_tokens, hit.block_ids, memory.mover.copied) == (0, (), [])
 
 
-def test_attach_prompt_for_which_there_is_no_room_copies_nothing():
+def test_attach_prompt_for_which_there_is_no_room_copies_nothing(monkeypatch):
+    searches = []
+
+    def search(*args, **options):
+        searches.append(options["may_copy"])
+        return find_prefix(*args, **options)
+
+    monkeypatch.setattr(attach, "find_prefix", search)
     memory = Memory(3)
     table = compute(memory.kv, memory.mover, tokens(6))
     tail = memory.kv.open_tail(table, tokens(6), 6)
     assert tail is not None
+    searches.clear()
     assert memory.kv.attach(tokens(12), "other", [tail]) is None
     assert memory.mover.copied == []
+    assert searches == [True]  # without the copy it would not fit either
     hit = memory.kv.attach(tokens(7), "other", [tail])
     assert hit is not None
     assert (hit.block_ids, hit.num_tokens) == ((0, 2), 6)

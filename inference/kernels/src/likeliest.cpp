@@ -87,7 +87,7 @@ size_t num_kept(const std::vector<Candidate> &ranked, const qk_filters &filters)
   return ranked.size();
 }
 
-// As `candidates` and `Sampler` of inference/sampling.py; all sums are doubles, in order of rank.
+// As `draw` of inference/sampling.py; all sums are doubles, in order of rank.
 int32_t draw(const float *logits, int32_t size, const qk_filters &filters, double number) {
   std::vector<Candidate> ranked;
   const auto add = [&](int32_t id) { ranked.push_back({id, logits[id], 0.0}); };
