@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.conversation import Conversation, ConversationId
+from app.database import open_beside
 from app.draft_writer import DraftWriter
 from app.session_changes import DraftReturned, StorageFailed
 from app.storage import ConversationStore
@@ -258,9 +260,17 @@ def test_draft_that_cannot_be_stored_is_told_though_nothing_more_is_written(
     monkeypatch.setattr("app.database.BUSY_TIMEOUT_MS", 0)
     other = sqlite3.connect(ready.store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
+    may_write = threading.Event()  # else keeping it may already tell
+
+    def opened_later(path: Path) -> sqlite3.Connection:
+        may_write.wait()
+        return open_beside(path)
+
+    monkeypatch.setattr("app.draft_writer.open_beside", opened_later)
     ready.session.drafts.keep(None, "x")
+    assert ready.take() == []
+    may_write.set()
     until(lambda: ready.store.draft_problem is not None)
-    ready.take()
     ready.session.notice_others()
     ready.session.notice_others()
     assert [type(change) for change in ready.take()] == [StorageFailed]
