@@ -16,6 +16,8 @@ from inference.errors import EngineError, InvalidRequestError, ModelFileError
 
 logger = logging.getLogger(__name__)
 
+_HINT = "Give the path of a smaller model of the same family, or leave the option out."
+
 
 def asked_draft(options: argparse.Namespace, model: str, settings: Settings) -> str | None:
     """The draft model without which there is to be no reply; None if none was asked for.
@@ -26,11 +28,14 @@ def asked_draft(options: argparse.Namespace, model: str, settings: Settings) -> 
         settings: The general settings.
 
     Raises:
-        InvalidRequestError: A draft model is to guess, and none is known.
+        InvalidRequestError: A draft model is to guess, and none is known, or it is the model itself.
     """
     asked: Path | None = options.draft_model
     if asked is not None:
-        return os.path.abspath(os.path.expanduser(asked))
+        path = os.path.abspath(os.path.expanduser(asked))
+        if os.path.realpath(path) == os.path.realpath(model):
+            raise InvalidRequestError("draft_model", "is the model itself.", hint=_HINT)
+        return path
     if options.guess != "draft":
         return None
     known = draft_model_of(settings, model)
@@ -55,7 +60,7 @@ def errors_name_draft(options: argparse.Namespace, draft: str | None) -> Iterato
     except ModelFileError as error:
         if draft is None or Path(draft) not in (error.path, *error.path.parents):
             raise
-        hint = "Give the path of a smaller model of the same family, or leave the option out."
+        hint = _HINT
         if options.draft_model is None:
             hint = "It was chosen in the window. Name another one here, or choose one there."
         raise InvalidRequestError("draft_model", str(error), hint=hint) from error

@@ -11,6 +11,7 @@ from app.session_changes import (
     ModelChanged,
     ModelState,
     ReplyGrew,
+    ReplyPrefilling,
     ReplyStarted,
     SessionChange,
     StatsChanged,
@@ -54,6 +55,9 @@ class StatusController(QObject):
         match change:
             case ReplyGrew(_, _, metrics):
                 self._metrics = metrics
+                self._numbers.call(self._show_numbers)
+            case ReplyPrefilling(_, _, total_tokens):
+                self._metrics = RequestMetrics(prompt_tokens=total_tokens)
                 self._numbers.call(self._show_numbers)
             case ModelChanged() | GuessingChanged():
                 self._show_model(self._session.model)

@@ -81,6 +81,14 @@ def test_draft_model_with_another_vocabulary_is_refused_with_the_name_of_its_opt
     assert str(raised.value) == "--draft-model: It has another vocabulary."
 
 
+def test_model_cannot_be_its_own_draft_model(asker: Asker) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        asker.ask("Hello", "--draft-model", MODEL)
+    assert str(raised.value) == "--draft-model: is the model itself."
+    assert "smaller model" in raised.value.hint
+    assert asker.engines == []
+
+
 def test_draft_that_is_to_guess_has_to_be_named(asker: Asker) -> None:
     with pytest.raises(InvalidRequestError) as raised:
         asker.ask("Hello", "--guess", "draft")

@@ -173,8 +173,7 @@ def test_newer_text_is_stored_after_one_that_is_being_stored(
 
     monkeypatch.setattr(DraftWriter, "_write", write_and_go_on)
     store.keep_draft(A, "first")
-    settled(store)
-    assert stored(path) == [("a", "second")]
+    until(lambda: stored(path) == [("a", "second")])
 
 
 def test_drafts_do_not_change_the_list_of_chats(store: ConversationStore) -> None:

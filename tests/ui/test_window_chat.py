@@ -308,6 +308,17 @@ def test_status_bar_tells_context_speed_and_first_word(open_window: Opener) -> N
     assert status.private_button.isVisible()
 
 
+def test_status_bar_tells_the_context_while_the_prompt_is_read(open_window: Opener) -> None:
+    window = open_window(FakeScript(prefill_tokens=1_700, prefill_steps=10_000))
+    window.start_engine()
+    window.type("Question")
+    window.press(Qt.Key.Key_Return)
+    window.wait(lambda: window.window.status.context.text == "Context 1,700 / 2,048")
+    assert window.window.status.speed.text == ""
+    window.session.stop()
+    window.wait(lambda: not window.session.is_replying)
+
+
 @pytest.mark.parametrize(
     ("path", "kernels", "tip"),
     [
