@@ -37,6 +37,10 @@ one burst, which would take the core and the memory from the model."""
 BURST_BYTES = 2**20
 """Written between two pauses: to fall asleep and wake up costs a tenth of what writing a small block does."""
 
+PATIENCE_S = 0.05
+"""How long a burst waits for the end of a step: a helper that is stopped in the middle of one has all others
+wait. As long as most steps; whoever must wait for the saver waits for so long at the most."""
+
 SAVER_NICENESS = 10
 """It writes in the pauses of the threads that compute, and has a tenth of a core if there are none."""
 
@@ -260,7 +264,10 @@ class Transfers:
         num_at_once = max(1, BURST_BYTES // self._kv.block_bytes)
         for first in range(0, len(new), num_at_once):
             num_bursts = -((first - len(new)) // num_at_once)
-            self._is_quiet.wait(max(0.0, saving.due - time.monotonic()) / num_bursts)
+            share_s = max(0.0, saving.due - time.monotonic()) / num_bursts
+            patience_s = min(share_s, PATIENCE_S) if self._rows.can_wait else 0.0
+            is_quiet = self._is_quiet.wait(share_s - patience_s)
+            self._rows.patience_s = 0.0 if is_quiet else patience_s
             if not saving.is_wanted():
                 return
             burst = new[first : first + num_at_once]

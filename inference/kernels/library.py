@@ -33,7 +33,7 @@ from inference.kernels.structures import (
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 4
+ABI_VERSION = 5
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 NOT_FINITE = -4  # what `Kernels.likeliest` and `draw` give for logits that are not numbers
@@ -218,6 +218,7 @@ class Kernels:
         files: "ctypes.Array[RowFile]",
         buffer: int,
         size: int,
+        longest_wait_us: int = 0,
     ) -> None:
         """Write files with the rows of slots; each says then whether it is there.
 
@@ -226,11 +227,16 @@ class Kernels:
             files: Their headers come before the rows, and the rows' checksum behind them.
             buffer: Where the rows of one after the other lie meanwhile.
             size: Its bytes: for the rows of any of them, and 4 more.
+            longest_wait_us: It begins when the next `forward` of any thread ends, or so late.
 
         Raises:
             KernelError: A size or pointer that cannot be.
         """
-        _check(self._library.qk_write_rows(planes, len(planes), files, len(files), buffer, size))
+        _check(
+            self._library.qk_write_rows(
+                planes, len(planes), files, len(files), buffer, size, longest_wait_us
+            )
+        )
 
 
 def load_kernels() -> Kernels | None:
@@ -331,7 +337,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_crc32": (c_uint32, [address, c_int64]),
         "qk_write_rows": (
             c_int32,
-            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address, c_int64],
+            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address, c_int64, c_int64],
         ),
     }
     for name, (result, arguments) in functions.items():

@@ -25,9 +25,13 @@ class KvRows:
     Args:
         kv: The device blocks.
         kernels: What writes files; None takes those of this machine, if there are any.
+
+    Attributes:
+        patience_s: How long files wait at most until the kernels end a step, as a core is free then.
     """
 
     def __init__(self, kv: KvTensors, kernels: Kernels | None = None) -> None:
+        self.patience_s = 0.0
         self._kv = kv
         planes = kv.host_planes() if sys.platform != "win32" else ()
         self._planes = (RowPlane * len(planes))(*map(_as_structure, planes))
@@ -35,6 +39,11 @@ class KvRows:
         # The same memory each time: a system that gives and takes it for every block stops the threads that
         # compute as often. It is given when it is first written to.
         self._buffer = torch.empty(kv.block_bytes + SUM_BYTES, dtype=torch.uint8)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether `patience_s` has a meaning: the kernels of this machine write the files."""
+        return self._kernels is not None
 
     def copy_out(self, block_id: int, start: int, end: int) -> memoryview:
         """See `RowSource`."""
@@ -46,7 +55,11 @@ class KvRows:
             return [False] * len(files)
         structures = (FileStructure * len(files))(*map(self._as_structure, files))
         self._kernels.write_rows(
-            self._planes, structures, self._buffer.data_ptr(), len(self._buffer)
+            self._planes,
+            structures,
+            self._buffer.data_ptr(),
+            len(self._buffer),
+            longest_wait_us=int(self.patience_s * 1e6),
         )
         return [bool(structure.is_written) for structure in structures]
 

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 4
+#define QK_ABI_VERSION 5
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -217,9 +217,10 @@ typedef struct {
 } qk_row_file;
 
 // Write files, of which each is whole or absent; on systems without POSIX none is written. The buffer holds the rows of
-// any of them and 4 bytes more. Works on the calling thread alone.
+// any of them and 4 bytes more. Works on the calling thread alone, and begins when the next qk_forward of any thread
+// ends, but after longest_wait_us at the latest.
 QK_API int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
-                             uint8_t *buffer, int64_t buffer_bytes);
+                             uint8_t *buffer, int64_t buffer_bytes, int64_t longest_wait_us);
 // As zlib's.
 QK_API uint32_t qk_crc32(const uint8_t *data, int64_t size);
 
