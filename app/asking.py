@@ -63,7 +63,7 @@ def open_engine(path: str, config: EngineConfig) -> EngineLike:
 
     # Libraries that are being imported catch whatever is raised in them, Ctrl+C too.
     with Interrupts() as interrupts:
-        engine = import_engine()
+        engine = import_engine(path)
     interrupts.let_through()
     return engine.load(path, config, on_progress=tell)
 

@@ -1,0 +1,63 @@
+"""Files that wait for the end of a step, as until then all cores are taken."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from inference.kernels.library import load_kernels
+from inference.kv_cache.disk.row_source import RowFile
+from inference.kv_cache.kv_rows import KvRows
+from inference.model.step import Chunk
+from tests.inference.native_models import native_of, run_step
+from tests.inference.tiny_decoders import make_variant
+
+pytestmark = pytest.mark.skipif(load_kernels() is None, reason="needs the kernels")
+
+LONG_S = 60.0
+
+
+class Steps:
+    """A model that computes one step after the other, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._model = native_of(make_variant("llama"))
+        self.kv = self._model.new_kv("fp16")
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Steps":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            run_step(self._model, self.kv, [Chunk([5], 0, [1], needs_logits=True)])
+
+
+def written(rows: KvRows, folder: Path) -> float:
+    """Write a file; the seconds that this took."""
+    file = RowFile(3, 0, 8, b"header", str(folder / "1.tmp"), str(folder / "piece"), 1.0)
+    began = time.monotonic()
+    assert rows.write_files([file]) == [True]
+    return time.monotonic() - began
+
+
+def test_files_are_written_when_a_step_ends(tmp_path: Path) -> None:
+    with Steps() as steps:
+        rows = KvRows(steps.kv)
+        assert rows.can_wait
+        rows.patience_s = LONG_S
+        for _ in range(20):
+            assert written(rows, tmp_path) < LONG_S / 2
+
+
+def test_files_are_written_though_no_step_ends(tmp_path: Path) -> None:
+    rows = KvRows(Steps().kv)
+    rows.patience_s = 0.2
+    assert written(rows, tmp_path) >= 0.2
