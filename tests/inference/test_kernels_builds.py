@@ -62,7 +62,8 @@ def test_thread_team_under_sanitizer_has_no_race(tmp_path, sanitizer):
     assert compiler is not None
     program = tmp_path / "team_check"
     flags = ["-std=c++17", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}", f"-I{SOURCES}"]
-    files = [str(CHECKS / "team_check.cpp"), str(SOURCES / "team.cpp")]
+    files = [str(CHECKS / "team_check.cpp")]
+    files += [str(SOURCES / name) for name in ("team.cpp", "pause.cpp")]
     run([*compiler, *flags, *files, "-o", str(program)])
     run([str(program)])
 

@@ -1,4 +1,4 @@
-// Lives of a thread team, for a build with ThreadSanitizer or AddressSanitizer. Exit status 0: all is well.
+// Lives of a thread team and of those who wait for its pauses, for a build with ThreadSanitizer or AddressSanitizer. Exit status 0: all is well.
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "pause.h"
 #include "team.h"
 
 namespace {
@@ -115,9 +116,41 @@ void check_all_threads_come(quire::Team &team, int milliseconds_after) {
   expect(!meeting.is_missed, "all threads come");
 }
 
+// Steps on two threads, so that most ends of one lie within another: each of those who wait is woken all the same.
+void check_pauses_are_found() {
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> steps, waiting;
+  for (int i = 0; i < 2; ++i) {
+    steps.emplace_back([&is_over, i] {
+      while (!is_over) {
+        { const quire::InStep step; std::this_thread::sleep_for(std::chrono::microseconds(50 + 30 * i)); }
+        std::this_thread::sleep_for(std::chrono::microseconds(40));
+      }
+    });
+  }
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2; ++i) {
+    waiting.emplace_back([] {
+      for (int round = 0; round < 50; ++round) quire::wait_for_pause(std::chrono::seconds(1));
+    });
+  }
+  for (std::thread &thread : waiting) thread.join();
+  expect(std::chrono::steady_clock::now() - began < std::chrono::seconds(25), "a pause is found long before the time is over");
+  is_over = true;
+  for (std::thread &thread : steps) thread.join();
+}
+
+void check_waiting_ends_without_a_step() {
+  const auto began = std::chrono::steady_clock::now();
+  quire::wait_for_pause(std::chrono::milliseconds(20));
+  expect(std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(20), "without a step all of the time is waited");
+}
+
 }  // namespace
 
 int main() {
+  check_pauses_are_found();
+  check_waiting_ends_without_a_step();
   for (int size = 1; size <= 4; ++size) {
     for (int life = 0; life < 20; ++life) quire::Team short_lived(size);
     quire::Team team(size);
