@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -33,13 +32,6 @@ logger = logging.getLogger(__name__)
 SPREAD_S = 0.8
 """Over which a turn's blocks are written while tokens are computed: on disk within a second, and never in
 one burst, which would take the core and the memory from the model."""
-
-BURST_BYTES = 2**20
-"""Written between two pauses: to fall asleep and wake up costs a tenth of what writing a small block does."""
-
-PATIENCE_S = 0.05
-"""How long a burst waits for the end of a step: a helper that is stopped in the middle of one has all others
-wait. As long as most steps; whoever must wait for the saver waits for so long at the most."""
 
 SAVER_NICENESS = 10
 """It writes in the pauses of the threads that compute, and has a tenth of a core if there are none."""
@@ -74,8 +66,7 @@ class Transfers:
         self._loadings: list[Loading] = []  # both lists: engine thread
         self._savings: list[Saving] = []
         self._rows = KvRows(kv)  # saver thread
-        self._is_quiet = threading.Event()
-        self._is_quiet.set()
+        self.set_computing(False)
 
     # ------------------------------------------------------------------ at once
 
@@ -198,10 +189,7 @@ class Transfers:
 
     def set_computing(self, is_computing: bool) -> None:
         """Say whether tokens are computed now: then saving goes on slowly."""
-        if is_computing:
-            self._is_quiet.clear()
-        else:
-            self._is_quiet.set()
+        self._rows.set_hurried(is_hurried=not is_computing)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is on disk, or for so long; whether it is."""
@@ -261,17 +249,13 @@ class Transfers:
             for block, count in zip(saving.blocks, num_saved, strict=True)
             if count < len(block.token_ids)
         ]
-        num_at_once = max(1, BURST_BYTES // self._kv.block_bytes)
-        for first in range(0, len(new), num_at_once):
-            num_bursts = -((first - len(new)) // num_at_once)
-            share_s = max(0.0, saving.due - time.monotonic()) / num_bursts
-            patience_s = min(share_s, PATIENCE_S) if self._rows.can_wait else 0.0
-            is_quiet = self._is_quiet.wait(share_s - patience_s)
-            self._rows.patience_s = 0.0 if is_quiet else patience_s
+        for first in range(0, len(new), self._rows.num_at_once):
+            some = new[first : first + self._rows.num_at_once]
+            rest_s = max(0.0, saving.due - time.monotonic())
+            self._rows.spread_s = rest_s * len(some) / (len(new) - first)
             if not saving.is_wanted():
                 return
-            burst = new[first : first + num_at_once]
-            if disk.write(burst, self._rows) < len(burst):
+            if disk.write(some, self._rows) < len(some):
                 break  # without a block those after it are of no use, and would not fit either
         disk.save_trail(saving.conversation_id, saving.trail)
 

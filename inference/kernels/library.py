@@ -218,7 +218,8 @@ class Kernels:
         files: "ctypes.Array[RowFile]",
         buffer: int,
         size: int,
-        longest_wait_us: int = 0,
+        spread_us: int,
+        is_hurried: c_int32,
     ) -> None:
         """Write files with the rows of slots; each says then whether it is there.
 
@@ -227,14 +228,16 @@ class Kernels:
             files: Their headers come before the rows, and the rows' checksum behind them.
             buffer: Where the rows of one after the other lie meanwhile.
             size: Its bytes: for the rows of any of them, and 4 more.
-            longest_wait_us: It begins when the next `forward` of any thread ends, or so late.
+            spread_us: The time for all of them; each is begun in a pause of the teams if there is one
+                soon enough.
+            is_hurried: While it is not 0, and others may change it, nothing is waited for.
 
         Raises:
             KernelError: A size or pointer that cannot be.
         """
         _check(
             self._library.qk_write_rows(
-                planes, len(planes), files, len(files), buffer, size, longest_wait_us
+                planes, len(planes), files, len(files), buffer, size, spread_us, byref(is_hurried)
             )
         )
 
@@ -337,7 +340,16 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_crc32": (c_uint32, [address, c_int64]),
         "qk_write_rows": (
             c_int32,
-            [POINTER(RowPlane), c_int32, POINTER(RowFile), c_int32, address, c_int64, c_int64],
+            [
+                POINTER(RowPlane),
+                c_int32,
+                POINTER(RowFile),
+                c_int32,
+                address,
+                c_int64,
+                c_int64,
+                POINTER(c_int32),
+            ],
         ),
     }
     for name, (result, arguments) in functions.items():

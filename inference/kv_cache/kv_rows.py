@@ -1,13 +1,15 @@
 """Rows of the KV tensors on their way to the disk. One thread.
 
-Where blocks lie on the host, the C++ kernels gather, check and write some files in one call. Each step
-back into the interpreter would take its lock from the thread that computes tokens, hundreds of times in a
-turn: by that more was lost than by the writing.
+Where blocks lie on the host, the C++ kernels gather, check and write some files in one call, each between two steps if
+possible. Each step back into the interpreter would take its lock from the thread that computes tokens, hundreds of
+times in a turn: by that more was lost than by the writing.
 """
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from ctypes import c_int32
 
 import torch
 
@@ -18,32 +20,47 @@ from inference.kv_cache.disk.format import SUM_BYTES
 from inference.kv_cache.disk.row_source import RowFile
 from inference.kv_cache.tensors import KvTensors
 
+BLOCKS_AT_ONCE = 16
+"""Written by one call of the kernels, one between two steps: what Python does for them takes a millisecond."""
+
+BURST_BYTES = 2**20
+"""Written by Python between two rests: to fall asleep and wake up costs a tenth of what writing a small block does."""
+
 
 class KvRows:
-    """A `RowSource`.
+    """A `RowSource` that spreads what it writes.
 
     Args:
         kv: The device blocks.
         kernels: What writes files; None takes those of this machine, if there are any.
 
     Attributes:
-        patience_s: How long files wait at most until the kernels end a step, as a core is free then.
+        num_at_once: How many blocks should come at a time.
+        spread_s: The time for all files that come at a time, unless somebody is in a hurry.
     """
 
     def __init__(self, kv: KvTensors, kernels: Kernels | None = None) -> None:
-        self.patience_s = 0.0
+        self.spread_s = 0.0
         self._kv = kv
         planes = kv.host_planes() if sys.platform != "win32" else ()
         self._planes = (RowPlane * len(planes))(*map(_as_structure, planes))
         self._kernels = (kernels or load_kernels()) if planes else None
+        self.num_at_once = (
+            BLOCKS_AT_ONCE if self._kernels else max(1, BURST_BYTES // kv.block_bytes)
+        )
         # The same memory each time: a system that gives and takes it for every block stops the threads that
         # compute as often. It is given when it is first written to.
         self._buffer = torch.empty(kv.block_bytes + SUM_BYTES, dtype=torch.uint8)
+        self._is_hurried = threading.Event()
+        self._hurry_of_kernels = c_int32()
 
-    @property
-    def can_wait(self) -> bool:
-        """Whether `patience_s` has a meaning: the kernels of this machine write the files."""
-        return self._kernels is not None
+    def set_hurried(self, *, is_hurried: bool) -> None:
+        """Say whether somebody waits for the files, or nothing is computed meanwhile. Any thread."""
+        self._hurry_of_kernels.value = is_hurried
+        if is_hurried:
+            self._is_hurried.set()
+        else:
+            self._is_hurried.clear()
 
     def copy_out(self, block_id: int, start: int, end: int) -> memoryview:
         """See `RowSource`."""
@@ -52,6 +69,7 @@ class KvRows:
     def write_files(self, files: Sequence[RowFile]) -> Sequence[bool]:
         """See `RowSource`."""
         if self._kernels is None:
+            self._is_hurried.wait(self.spread_s)
             return [False] * len(files)
         structures = (FileStructure * len(files))(*map(self._as_structure, files))
         self._kernels.write_rows(
@@ -59,7 +77,8 @@ class KvRows:
             structures,
             self._buffer.data_ptr(),
             len(self._buffer),
-            longest_wait_us=int(self.patience_s * 1e6),
+            int(self.spread_s * 1e6),
+            self._hurry_of_kernels,
         )
         return [bool(structure.is_written) for structure in structures]
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from inference.attention.base import Span
 from inference.config import KvSchemeName
-from inference.kernels.library import LIBRARY_PATH, Kernels, Team, open_library
+from inference.kernels.library import LIBRARY_PATH, PATH_VARIABLE, Kernels, Team, open_library
 from inference.kernels.structures import (
     Activation,
     Kv,
@@ -52,7 +52,7 @@ ISAS = ("avx512vnni", "avx2", "neon", "portable")  # avxvnni differs from avx2 i
 @cache
 def kernels() -> Kernels:
     """The kernels under test: another file (with a sanitizer) can be named by the environment."""
-    found = open_library(Path(os.environ.get("QUIRE_TEST_KERNELS", str(LIBRARY_PATH))))
+    found = open_library(Path(os.environ.get(PATH_VARIABLE, LIBRARY_PATH)))
     if isinstance(found, str):
         pytest.skip(found)
     library = found._library

@@ -40,24 +40,40 @@ class Steps:
             run_step(self._model, self.kv, [Chunk([5], 0, [1], needs_logits=True)])
 
 
-def written(rows: KvRows, folder: Path) -> float:
-    """Write a file; the seconds that this took."""
-    file = RowFile(3, 0, 8, b"header", str(folder / "1.tmp"), str(folder / "piece"), 1.0)
+def written(rows: KvRows, folder: Path, num_files: int) -> float:
+    """Write files; the seconds that this took."""
+    files = [
+        RowFile(3, 0, 8, b"header", str(folder / "1.tmp"), str(folder / f"piece{number}"), 1.0)
+        for number in range(num_files)
+    ]
     began = time.monotonic()
-    assert rows.write_files([file]) == [True]
+    assert rows.write_files(files) == [True] * num_files
     return time.monotonic() - began
 
 
-def test_files_are_written_when_a_step_ends(tmp_path: Path) -> None:
+def test_files_are_written_when_steps_end(tmp_path: Path) -> None:
     with Steps() as steps:
         rows = KvRows(steps.kv)
-        assert rows.can_wait
-        rows.patience_s = LONG_S
-        for _ in range(20):
-            assert written(rows, tmp_path) < LONG_S / 2
+        rows.spread_s = LONG_S
+        assert written(rows, tmp_path, 20) < LONG_S / 4
 
 
-def test_files_are_written_though_no_step_ends(tmp_path: Path) -> None:
+def test_files_are_written_though_no_step_ends_each_in_its_share_of_the_time(
+    tmp_path: Path,
+) -> None:
     rows = KvRows(Steps().kv)
-    rows.patience_s = 0.2
-    assert written(rows, tmp_path) >= 0.2
+    rows.spread_s = 0.4
+    assert written(rows, tmp_path, 4) >= 0.4
+
+
+def test_files_are_written_at_once_when_somebody_comes_to_wait_for_them(tmp_path: Path) -> None:
+    rows = KvRows(Steps().kv)
+    rows.spread_s = LONG_S
+    timer = threading.Timer(0.1, lambda: rows.set_hurried(is_hurried=True))
+    timer.start()
+    assert 0.1 <= written(rows, tmp_path, 20) < LONG_S / 4
+    timer.join()
+    assert written(rows, tmp_path, 20) < LONG_S / 4
+    rows.set_hurried(is_hurried=False)
+    rows.spread_s = 0.2
+    assert written(rows, tmp_path, 1) >= 0.2

@@ -5,6 +5,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
+from ctypes import c_int32
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ pytestmark = [
 P = 8
 GEOMETRY = [LayerGeometry(2, 32), LayerGeometry(1, 64), LayerGeometry(2, 32)]
 USED = 1_700_000_000.25
+HURRY = c_int32(1)
 
 
 def kernels() -> Kernels:
@@ -164,7 +166,9 @@ def test_rows_that_there_are_not_are_refused(
     )
     buffer = torch.empty(kv.block_bytes + 4, dtype=torch.uint8)
     with pytest.raises(KernelError):
-        kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), len(buffer))
+        kernels().write_rows(
+            planes, (FileStructure * 1)(file), buffer.data_ptr(), len(buffer), 0, HURRY
+        )
     assert names_in(tmp_path) == []
 
 
@@ -182,9 +186,11 @@ def test_rows_that_the_buffer_does_not_hold_are_refused(tmp_path: Path) -> None:
     size = num_runs * P * row_bytes + SUM_BYTES
     buffer = torch.empty(size, dtype=torch.uint8)
     with pytest.raises(KernelError):
-        kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), size - 1)
+        kernels().write_rows(
+            planes, (FileStructure * 1)(file), buffer.data_ptr(), size - 1, 0, HURRY
+        )
     assert names_in(tmp_path) == []
-    kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), size)
+    kernels().write_rows(planes, (FileStructure * 1)(file), buffer.data_ptr(), size, 0, HURRY)
     assert names_in(tmp_path) == ["piece"]
 
 

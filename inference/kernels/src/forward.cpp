@@ -17,7 +17,6 @@
 #include "check.h"
 #include "for_rows.h"
 #include "isa.h"
-#include "pause.h"
 #include "step_memory.h"
 
 namespace quire {
@@ -305,7 +304,6 @@ using namespace quire;
 int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const qk_step *step) {
   if (!team || !model || !kv || !step) return QK_ERROR_ARGUMENT;
   if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
-  const InStep in_step;
   try {
     return Step(*team, *model, *kv, *step).run();
   } catch (const std::bad_alloc &) {

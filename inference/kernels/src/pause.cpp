@@ -1,7 +1,6 @@
 #include "pause.h"
 
-#include <stdint.h>
-
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -9,7 +8,8 @@
 namespace quire {
 namespace {
 
-std::atomic<int> num_steps{0};    // under way
+constexpr std::chrono::microseconds kLongestWait(20000);  // until is_hurried is looked at again
+
 std::atomic<int> num_waiting{0};  // changed with the lock held
 std::mutex lock;
 std::condition_variable pause_begins;
@@ -17,10 +17,8 @@ uint64_t num_pauses = 0;  // since somebody waited for the first; changed with t
 
 }  // namespace
 
-InStep::InStep() { num_steps.fetch_add(1); }
-
-InStep::~InStep() {
-  if (num_steps.fetch_sub(1) != 1 || num_waiting.load() == 0) return;
+void tell_pause() {
+  if (num_waiting.load() == 0) return;
   {
     std::lock_guard<std::mutex> held(lock);
     ++num_pauses;
@@ -28,12 +26,30 @@ InStep::~InStep() {
   pause_begins.notify_all();
 }
 
-void wait_for_pause(std::chrono::microseconds longest) {
+bool wait_for_pause(std::chrono::microseconds longest) {
   std::unique_lock<std::mutex> held(lock);
   const uint64_t seen = num_pauses;
   num_waiting.fetch_add(1);
-  pause_begins.wait_for(held, longest, [seen] { return num_pauses != seen; });
+  const bool is_pause = pause_begins.wait_for(held, longest, [seen] { return num_pauses != seen; });
   num_waiting.fetch_sub(1);
+  return is_pause;
+}
+
+Spreading::Spreading(int32_t num_pieces, std::chrono::microseconds spread, const volatile int32_t *is_hurried)
+    : num_pieces_(num_pieces), spread_(spread), is_hurried_(is_hurried) {}
+
+void Spreading::wait() {
+  const Clock::time_point latest = begin_ + spread_ * ++num_begun_ / num_pieces_;
+  while (!*is_hurried_) {
+    const Clock::time_point now = Clock::now();
+    if (now >= latest || latest < pause_ + interval_) return;
+    const auto rest = std::chrono::duration_cast<std::chrono::microseconds>(latest - now);
+    if (wait_for_pause(std::min(rest + std::chrono::microseconds(1), kLongestWait))) {
+      interval_ = Clock::now() - pause_;
+      pause_ += interval_;
+      return;
+    }
+  }
 }
 
 }  // namespace quire

@@ -2,22 +2,40 @@
 #ifndef QUIRE_PAUSE_H
 #define QUIRE_PAUSE_H
 
+#include <stdint.h>
+
 #include <chrono>
 
 namespace quire {
 
-// A step is being computed while one of these lives, by whichever team.
-class InStep {
- public:
-  InStep();
-  ~InStep();
-  InStep(const InStep &) = delete;
-  InStep &operator=(const InStep &) = delete;
-};
+// A thread of a team found nothing to do for a while and goes to sleep: whoever waits is woken by it, and so gets
+// its core.
+void tell_pause();
 
-// Return when the next step ends and no other is under way, or after so long. A pause that has begun already is not
-// taken: it may be over soon.
-void wait_for_pause(std::chrono::microseconds longest);
+// Return true when the next thread of any team goes to sleep, or false after so long. A pause that has begun already is
+// not taken: it may be over soon.
+bool wait_for_pause(std::chrono::microseconds longest);
+
+// Spreads pieces of work over a time, so that each is begun in a pause if possible.
+class Spreading {
+ public:
+  Spreading(int32_t num_pieces, std::chrono::microseconds spread, const volatile int32_t *is_hurried);
+
+  // Wait until the next piece may be begun. Each has its share of the time and waits no longer; if pauses are too seldom,
+  // several are done in one.
+  void wait();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const int32_t num_pieces_;
+  const std::chrono::microseconds spread_;
+  const volatile int32_t *const is_hurried_;
+  const Clock::time_point begin_ = Clock::now();
+  int32_t num_begun_ = 0;
+  Clock::time_point pause_ = begin_;         // when the last one began
+  Clock::duration interval_{0};              // between the last two
+};
 
 }  // namespace quire
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "pause.h"
+
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #endif
@@ -108,6 +110,7 @@ void Team::help(int thread) {
 bool Team::wait_for_chunks() {
   const auto is_time = [this] { return has_chunks() || is_closing_.load(std::memory_order_relaxed); };
   if (!spin(kHelperSpin, is_time)) {
+    tell_pause();
     std::unique_lock<std::mutex> lock(sleep_);
     num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, is_time);

@@ -116,15 +116,16 @@ void check_all_threads_come(quire::Team &team, int milliseconds_after) {
   expect(!meeting.is_missed, "all threads come");
 }
 
-// Steps on two threads, so that most ends of one lie within another: each of those who wait is woken all the same.
+// Teams that work and rest again and again: whoever waits is woken by one that goes to sleep.
 void check_pauses_are_found() {
   std::atomic<bool> is_over{false};
   std::vector<std::thread> steps, waiting;
   for (int i = 0; i < 2; ++i) {
     steps.emplace_back([&is_over, i] {
+      quire::Team team(2);
       while (!is_over) {
-        { const quire::InStep step; std::this_thread::sleep_for(std::chrono::microseconds(50 + 30 * i)); }
-        std::this_thread::sleep_for(std::chrono::microseconds(40));
+        team.run(5, [](void *, int, int) {}, nullptr);
+        std::this_thread::sleep_for(std::chrono::microseconds(300 + 200 * i));
       }
     });
   }
