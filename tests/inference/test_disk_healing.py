@@ -203,3 +203,25 @@ def test_a_file_in_the_place_of_a_folder_gives_way(tmp_path, name):
     assert save_chain(store, "chat", range(100)) == [True] * 4
     assert store.stats().problem == ""
     assert num_saved(make_store(tmp_path), range(100)) == 100
+
+
+@pytest.mark.parametrize("when", ["open", "closed"])
+@pytest.mark.parametrize("pattern", ["*.own", "*.trail"])
+def test_a_file_that_is_too_large_for_a_journal_or_trail_gives_way_and_is_never_read(
+    tmp_path, pattern, when
+):
+    store = make_store(tmp_path)
+    save_chain(store, "chat", range(100))
+    paths = list(tmp_path.rglob(pattern))
+    assert paths
+    for path in paths:
+        os.truncate(path, 2**42)  # no memory holds it, and the file system keeps no byte of it
+    if when == "closed":
+        store = make_store(tmp_path)
+    assert num_saved(store, range(100)) == 100
+    assert save_chain(store, "chat", range(110)) == [True] * 4
+    assert store.stats().problem == ""
+    assert store.load_trail("chat") == tuple(range(110))
+    late = Clock(os.stat(tmp_path).st_mtime + 10_000)
+    assert num_saved(make_store(tmp_path, clock=late), range(110)) == 110
+    assert all(path.stat().st_size < 2**20 for path in tmp_path.rglob(pattern))

@@ -217,10 +217,11 @@ typedef struct {
 } qk_row_file;
 
 // Write files, of which each is whole or absent; on systems without POSIX none is written. The buffer holds the rows of
-// any of them and 4 bytes more. Works on the calling thread alone, spread over so long, each in a pause of the teams if there is one soon enough. While *is_hurried is not 0, and
-// others may change it, nothing is waited for.
+// any of them and 4 bytes more. Works on the calling thread alone, spread over so long, each in a pause of the teams if
+// there is one soon enough. While *is_hurried is not 0, and others may change it, nothing is waited for.
 QK_API int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
-                             uint8_t *buffer, int64_t buffer_bytes, int64_t spread_us, const volatile int32_t *is_hurried);
+                             uint8_t *buffer, int64_t buffer_bytes, int64_t spread_us,
+                             const volatile int32_t *is_hurried);
 // As zlib's.
 QK_API uint32_t qk_crc32(const uint8_t *data, int64_t size);
 

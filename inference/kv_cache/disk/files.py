@@ -6,6 +6,7 @@ disk by force: after a power cut a file may be missing or damaged, which is a mi
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -18,6 +19,9 @@ _READ = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _WRITE = os.O_WRONLY | os.O_CREAT | _NO_FOLLOW | getattr(os, "O_BINARY", 0)
 _numbers = itertools.count()
 
+MOST_SMALL_BYTES = 2**26
+"""Of a journal or a trail: those of a chat with a million tokens take a sixteenth of it."""
+
 
 def open_for_reading(path: str) -> IO[bytes]:
     """Open a file without a buffer.
@@ -29,9 +33,10 @@ def open_for_reading(path: str) -> IO[bytes]:
 
 
 def read_small(path: str) -> bytes:
-    """The whole of a journal or a trail; empty if it cannot be read."""
+    """The whole of a journal or a trail; empty if it cannot be read, or cannot be one by its kind or size."""
     try:
         with open_for_reading(path) as file:
+            _check_small(path, file.fileno())
             return file.read()
     except OSError:
         return b""
@@ -82,10 +87,11 @@ def append(path: str, data: bytes, record_bytes: int) -> None:
     """Append records to a file, which is made if need be; a torn record at its end goes.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written, or `read_small` would not read it.
     """
     handle = _open_ours(path, _WRITE | os.O_APPEND)
     try:
+        _check_small(path, handle)
         _make_private(path, handle)
         torn = os.fstat(handle).st_size % record_bytes
         if torn:
@@ -93,6 +99,12 @@ def append(path: str, data: bytes, record_bytes: int) -> None:
         _write_all(handle, [data])
     finally:
         os.close(handle)
+
+
+def _check_small(path: str, handle: int) -> None:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_SMALL_BYTES:
+        raise OSError(errno.EPERM, "not a file of ours", path)
 
 
 def set_used(path: str, used: float) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 import psutil
 
 from inference.kv_cache.disk import names
-from inference.kv_cache.disk.files import clear_place, entries, is_folder, remove_file, size_of
+from inference.kv_cache.disk.files import (
+    MOST_SMALL_BYTES,
+    clear_place,
+    entries,
+    is_folder,
+    remove_file,
+    size_of,
+)
 from inference.kv_cache.disk.index import Entry
 from inference.kv_cache.disk.journal import read_tags
 
@@ -68,7 +75,7 @@ def scan_chats(namespace_path: str, now: float) -> dict[str, int]:
             _remove_unfinished(entry, now)
             continue
         size = size_of(entry.path)
-        if size is None:
+        if size is None or size > MOST_SMALL_BYTES:
             clear_place(entry.path)
         else:
             found[entry.path] = size
