@@ -152,13 +152,13 @@ def verdict_of(loss: float) -> KvVerdict:
     """What a loss means; one that is no number is too much."""
     if loss <= MAX_INT4_LOSS:
         return KvVerdict(loss, True, "")
-    limit = f"the limit is {100 * MAX_INT4_LOSS:.0f} %."
+    limit = f"the limit is {100 * MAX_INT4_LOSS:.0f}%."
     if not math.isfinite(loss):
         return KvVerdict(math.inf, False, f"int4 would spoil this model's predictions; {limit}")
     # Rounded up, so that it never reads as if it were just the limit.
     percent = math.ceil(1000 * loss - 1e-9) / 10
     return KvVerdict(
-        loss, False, f"int4 would make this model's predictions {percent:.1f} % worse; {limit}"
+        loss, False, f"int4 would make this model's predictions {percent:.1f}% worse; {limit}"
     )
 
 

@@ -386,7 +386,7 @@ def test_int4_that_makes_a_model_worse_is_refused_and_then_shown_as_not_offered(
 
     monkeypatch.setattr(kv_loading, "assess_int4", assess)
     for _ in range(2):
-        with pytest.raises(InvalidRequestError, match=r"50.0 % worse") as caught:
+        with pytest.raises(InvalidRequestError, match=r"50.0% worse") as caught:
             load_int4(tmp_path, [])
         assert caught.value.field == "kv_scheme"
         assert "int8" in caught.value.hint

@@ -102,13 +102,13 @@ def test_assess_int4_refuses_heads_of_an_odd_size_unmeasured() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "shown"),
-    [(0.0201, "2.1 %"), (0.031, "3.1 %"), (0.02000001, "2.1 %"), (1.0, "100.0 %")],
+    [(0.0201, "2.1%"), (0.031, "3.1%"), (0.02000001, "2.1%"), (1.0, "100.0%")],
 )
 def test_verdict_on_too_great_a_loss_says_both_numbers(loss: float, shown: str) -> None:
     verdict = verdict_of(loss)
     assert not verdict.is_offered
     assert verdict.reason == (
-        f"int4 would make this model's predictions {shown} worse; the limit is 2 %."
+        f"int4 would make this model's predictions {shown} worse; the limit is 2%."
     )
 
 
@@ -121,7 +121,7 @@ def test_verdict_on_a_small_loss_or_a_gain_is_an_offer() -> None:
 def test_verdict_on_no_number_is_no_offer(loss: float) -> None:
     verdict = verdict_of(loss)
     assert not verdict.is_offered
-    assert verdict.reason == "int4 would spoil this model's predictions; the limit is 2 %."
+    assert verdict.reason == "int4 would spoil this model's predictions; the limit is 2%."
 
 
 @pytest.mark.parametrize("loss", [0.005, 0.05, math.inf])

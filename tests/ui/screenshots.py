@@ -103,7 +103,7 @@ STATS = EngineStats(
     disk_misses=(("damaged", 2), ("missing", 1)),
 )
 
-REFUSAL = "int4 would make this model's predictions 3.1 % worse; the limit is 2 %."
+REFUSAL = "int4 would make this model's predictions 3.1% worse; the limit is 2%."
 
 
 class NamedFactory(FakeEngineFactory):
