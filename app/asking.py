@@ -18,6 +18,7 @@ import psutil
 
 from app.asked_chat import AskedChat
 from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
+from app.asked_notes import read_settings
 from app.asked_reply import REPLY_ID, AskedReply
 from app.breaking_off import Interrupts
 from app.chat_prompt import chat_prompt
@@ -39,7 +40,7 @@ from app.live_reply import LiveReply
 from app.logs import end_log, start_log
 from app.paths import Paths
 from app.preload import import_engine
-from app.settings import Settings, SettingsStore
+from app.settings import Settings
 from app.starter_model import choose_model, find_starter_model
 from inference.config import EngineConfig
 from inference.errors import EngineError, InvalidRequestError
@@ -88,7 +89,7 @@ def answer(
     """
     with contextlib.ExitStack() as cleanup:
         _prepare(paths, cleanup, is_needed=bool(options.profile or options.conversation))
-        settings = SettingsStore(paths.settings_file).value
+        settings = read_settings(paths.settings_file)
         model = _model_path(options.model, settings)
         chat = AskedChat(paths.database_file, options.conversation)
         cleanup.callback(chat.close)

@@ -194,7 +194,7 @@ def settings_from_json(
     known: dict[str, object] = {}
     for name, value in raw.items():
         if name not in _CHECKS:
-            warnings.append(f"{name}: there is no such setting; left out.")
+            warnings.append(f"{name:.60}: there is no such setting; left out.")
             continue
         try:
             if name == "sampling":
@@ -214,7 +214,7 @@ def sampling_from_raw(raw: object, warnings: list[str]) -> SamplingParams:
     names = {item.name for item in dataclasses.fields(SamplingParams)}
     for name, value in raw.items():
         if name not in names:
-            warnings.append(f"sampling.{name}: there is no such setting; left out.")
+            warnings.append(f"sampling.{name:.60}: there is no such setting; left out.")
             continue
         try:
             params = dataclasses.replace(params, **{name: value})
@@ -245,11 +245,13 @@ class SettingsStore:
     Attributes:
         path: The file.
         warnings: What was wrong with the file when it was read, in words for people.
+        kept_as: Where the file is kept as it was then; None if nothing was wrong, or it could not be.
     """
 
     def __init__(self, path: Path, *, delay_s: float = 0.3) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self.kept_as: Path | None = None
         self._delay_s = delay_s
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -314,7 +316,9 @@ class SettingsStore:
         except UnicodeDecodeError:
             text = ""
         except OSError as error:
-            self.warnings = [f"The settings could not be read: {error.strerror}."]
+            reason = f"The settings could not be read: {error.strerror}; all have their defaults."
+            self.warnings = [reason]
+            logger.warning("Settings: %s", reason)
             return Settings()
         settings, self.warnings = settings_from_json(text)
         if self.warnings:
@@ -328,6 +332,7 @@ class SettingsStore:
         try:
             make_private_file(copy)
             shutil.copyfile(self.path, copy)  # never into a pipe
+            self.kept_as = copy
         except OSError as error:
             logger.warning("The old settings could not be kept: %s", error)
 

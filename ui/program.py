@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 from app.chat_session import ChatSession
 from app.paths import Paths
 from app.settings import SettingsStore
+from app.settings_words import settings_problem
 from app.starter_model import choose_model, find_starter_model
 from app.storage import ConversationStore
 from app.worker import EngineWorker
@@ -71,6 +72,10 @@ class Program(QObject):
         """Show the window, the caret in the composer."""
         self.window.show()
         self.controller.chat.focus_composer()
+        problem = settings_problem(self.settings)
+        if problem:
+            toast = self.window.chat.toast
+            toast.show_text(problem, icon_name="circle-alert", icon_role="warn")
 
     def start_engine(self, model_path: Path | None = None) -> None:
         """Start the engine thread and load a model: this one, the last one, or the starter."""

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import pytest
@@ -615,3 +616,65 @@ def test_interrupt_that_a_library_swallows_while_it_is_imported_ends_ask(
     with pytest.raises(KeyboardInterrupt):
         asking.open_engine("model.gguf", EngineConfig())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "The file is not JSON; all settings have their defaults."),
+        (b"\xff\x00", "The file is not JSON; all settings have their defaults."),
+        (b"[]", "The file holds no settings; all have their defaults."),
+        (
+            b'{"theme": "pink"}',
+            "theme: must be system, light, dark or contrast, not 'pink'. The default is used.",
+        ),
+        (
+            b'{"num_threads": 0, "guess_ahead": 3, "x": 1}',
+            "num_threads: must be a whole number from 1 to 1,024, not 0. The default is used."
+            " The log names 2 more.",
+        ),
+        (
+            b'{"' + b"x" * 300 + b'": 1}',
+            "x" * 60 + ": there is no such setting; left out.",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_are_told_in_one_line(
+    asker: Asker, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+) -> None:
+    asker.paths.prepare()
+    asker.paths.settings_file.write_bytes(content)
+    assert asker.ask("x") == 0
+    assert capsys.readouterr() == (
+        "Hi you\n",
+        f"quire: Not all settings in {asker.paths.settings_file} are used. {words}"
+        " The file as it was is kept as settings.json.bak. Mend the file, or delete it.\n",
+    )
+    assert asker.paths.settings_file.with_name("settings.json.bak").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("folder", "Is a directory"),
+        ("pipe", "it is a named pipe, not a file"),
+        ("loop", "Too many levels of symbolic links"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="the system words it in another way")
+def test_what_stands_in_the_place_of_the_settings_is_told(
+    asker: Asker, capsys: pytest.CaptureFixture[str], kind: str, reason: str
+) -> None:
+    asker.paths.prepare()
+    file = asker.paths.settings_file
+    make: dict[str, Callable[[], object]] = {
+        "folder": file.mkdir,
+        "pipe": lambda: os.mkfifo(file),
+        "loop": lambda: file.symlink_to(file),
+    }
+    make[kind]()
+    assert asker.ask("x") == 0
+    assert capsys.readouterr().err == (
+        f"quire: Not all settings in {file} are used. The settings could not be read: {reason};"
+        " all have their defaults. Mend the file, or delete it.\n"
+    )

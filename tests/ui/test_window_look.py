@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
@@ -36,6 +37,19 @@ def test_theme_choice_in_the_menu_changes_colours_and_is_kept(open_window: Opene
     window.program.settings.flush()
     kept = json.loads(window.paths.settings_file.read_text(encoding="utf-8"))
     assert kept["theme"] == "contrast"
+
+
+def test_settings_that_cannot_be_used_are_told_at_the_start(
+    open_window: Opener, tmp_path: Path
+) -> None:
+    file = tmp_path / "profile" / "settings.json"
+    file.parent.mkdir()
+    file.write_text("{", "utf-8")
+    window = open_window(profile=file.parent)
+    assert window.chat.toast.text == (
+        f"Not all settings in {file} are used. The file is not JSON; all settings have their defaults."
+        " The file as it was is kept as settings.json.bak."
+    )
 
 
 def test_settings_dialog_changes_theme_and_text_size_at_once(open_window: Opener) -> None:
