@@ -4,7 +4,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
-_SIGNALS = ("SIGINT", "SIGTERM")
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last one
 _SIGNAL_BASE = 128  # what shells add to the number of a signal
 
 

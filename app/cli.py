@@ -2,8 +2,9 @@
 
     python -m app ask "question" [--model P] [--conversation NAME] [--json] ...
 
-Exit codes: 0 done, 1 the machine or the model failed, 2 bad input, 130 Ctrl+C, 141 nobody reads
-the output any more, 143 told to end. Each failure is one line on stderr, never a traceback.
+Exit codes: 0 done, 1 the machine or the model failed, 2 bad input, 129 the terminal was closed,
+130 Ctrl+C, 141 nobody reads the output any more, 143 told to end. Each failure is one line on
+stderr, never a traceback.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from app.complaint import discard
 from app.complaint import complain as complain
 from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
@@ -270,9 +272,7 @@ def write_out(text: str) -> None:
         out.write(without_controls(text) if out.isatty() else text)
         out.flush()
     except OSError as error:
-        # Else the interpreter would complain when it flushes at exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        discard(out)
         # Windows says EINVAL of a pipe that nobody reads.
         if isinstance(error, BrokenPipeError) or error.errno == errno.EINVAL:
             raise BrokenPipeError from error

@@ -30,6 +30,7 @@ class Interrupts(QObject):
             getattr(signal, name): signal.signal(getattr(signal, name), self._noted)
             for name in _SIGNALS
             if hasattr(signal, name)
+            and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN  # by nohup, say
         }
 
     def close(self) -> None:

@@ -3,10 +3,11 @@ import errno
 import io
 import json
 import logging
+import os
 import signal
 import sys
-from pathlib import Path
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -354,14 +355,34 @@ def test_chat_goes_on_after_a_reply_that_was_killed(asker: Asker) -> None:
     assert [reply.status for reply in asker.replies("c")] == ["stopped", "complete"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = [
+    (getattr(signal, name), code)
+    for name, code in (("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129))
+    if hasattr(signal, name)  # Windows lacks the last one
+]
+
+
+@pytest.fixture
+def _not_ignored() -> Iterator[None]:
+    """Signals that these tests may be told to ignore: by nohup, or in the background of a script."""
+    before = {number: signal.getsignal(number) for number, _ in SIGNALS}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_not_ignored")
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_signal_breaks_off_after_the_step_and_keeps_what_was_read(
     asker: Asker,
     capsys: pytest.CaptureFixture[str],
     number: signal.Signals,
     code: int,
 ) -> None:
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(each) for each, _ in SIGNALS]
     asker.script.prefill_steps = 3
     asker.before_step(2, lambda: signal.raise_signal(number))
     assert asker.ask("x", "--conversation", "c") == code
@@ -377,7 +398,26 @@ def test_signal_breaks_off_after_the_step_and_keeps_what_was_read(
     assert (report["text"], report["finish_reason"]) == ("Hi you", "aborted")
     reply = asker.replies("c")[-1]
     assert (reply.content, reply.status, reply.token_ids) == ("Hi you", "stopped", (100, 101))
-    assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    assert handlers == [signal.getsignal(each) for each, _ in SIGNALS]
+
+
+@pytest.mark.usefixtures("_not_ignored")
+@pytest.mark.parametrize("options", [["--conversation", "c"], ["--json"]])
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no such signal")
+def test_terminal_that_is_closed_takes_no_output_either_and_that_is_not_told(
+    asker: Asker, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    class ClosedTerminal(GonePipe):
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    asker.before_step(1, lambda: signal.raise_signal(signal.SIGHUP))
+    with contextlib.redirect_stdout(ClosedTerminal()):
+        assert asker.ask("x", *options) == 129
+    if "--json" not in options:
+        assert capsys.readouterr().err == ""
+        (reply,) = asker.replies("c")
+        assert (reply.content, reply.status) == ("Hi", "stopped")
 
 
 def test_second_interrupt_waits_for_nothing(asker: Asker) -> None:
@@ -393,15 +433,16 @@ def test_second_interrupt_waits_for_nothing(asker: Asker) -> None:
     assert (reply.content, reply.status, reply.token_ids) == ("Hi", "stopped", (100,))
 
 
+@pytest.mark.parametrize("number", [number for number, _ in SIGNALS])
 def test_signal_that_the_program_is_to_ignore_is_ignored(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
+    asker: Asker, number: signal.Signals
 ) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+    before = signal.signal(number, signal.SIG_IGN)  # as in the background of a script, or by nohup
     try:
-        asker.before_step(1, lambda: signal.raise_signal(signal.SIGINT))
+        asker.before_step(1, lambda: signal.raise_signal(number))
         assert asker.ask("x") == 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def test_output_in_an_old_encoding_replaces_what_it_lacks(

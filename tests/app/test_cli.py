@@ -1,3 +1,5 @@
+import errno
+import io
 import json
 import logging
 import os
@@ -175,6 +177,17 @@ def test_window_arguments_are_read() -> None:
     assert (options.model, options.profile) == (Path("m"), Path("p q"))
     assert not options.self_test
     assert not options.version
+
+
+def test_complaint_that_nobody_can_read_any_more_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ClosedTerminal(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", ClosedTerminal())
+    complain("a")
 
 
 def test_version_and_help_are_printed_without_qt_and_torch() -> None:
