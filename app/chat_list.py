@@ -9,7 +9,7 @@ from app.search import SearchHit
 from app.session_changes import ConversationsChanged
 from app.shown_chat import ShownChat
 from app.surroundings import Surroundings
-from app.texts import storable
+from app.texts import is_blank, storable
 
 
 class ChatList:
@@ -66,7 +66,7 @@ class ChatList:
     def rename(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
         title = storable(" ".join(title.split())[:MAX_TITLE_CHARS])
-        if not title or not self._announcer.done(
+        if is_blank(title) or not self._announcer.done(
             lambda: self._store.rename(conversation_id, title)
         ):
             return

@@ -24,6 +24,7 @@ from app.messages import (
     StopReply,
 )
 from app.session_changes import DraftReturned, SummaryEnded, SummaryProgress
+from app.texts import is_blank
 from inference.config import SamplingParams
 from inference.request import ChatMessage
 
@@ -210,7 +211,7 @@ class SummaryWriter:
     def _give_back(self, work: _Work, failure: Failure | None) -> None:
         self._work = None
         task = work.task
-        if task.text.strip():
+        if not is_blank(task.text):
             self._announcer.notify(DraftReturned(task.text, task.message_id))
         self._announcer.notify(SummaryEnded(failure))
 

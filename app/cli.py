@@ -24,7 +24,7 @@ from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
 from app.failures import failure_from
 from app.paths import Paths
-from app.texts import without_controls
+from app.texts import is_blank, without_controls
 from inference.config import BACKENDS, GUESSES, MAX_DRAFT_TOKENS, WEIGHT_TYPES, SamplingParams
 from inference.errors import (
     ComputeError,
@@ -149,7 +149,7 @@ def _chat_name(text: str) -> str:
     """
     name = " ".join(text.split())
     problem = ""
-    if not any(sign.isprintable() for sign in name):
+    if is_blank(name):
         problem = "the name is empty"
     elif without_controls(name) != name:
         problem = "the name holds control characters"
@@ -250,7 +250,7 @@ def read_question(question: str) -> str:
             "the question on standard input is not UTF-8 text. Save it as UTF-8 and ask again."
         ) from error
     _check_text("the question", question)
-    if not question.strip():
+    if is_blank(question):
         raise BadInputError(
             "the question is empty. Write it in quotes after `ask`, or write - there and give it on"
             " standard input."

@@ -19,7 +19,7 @@ from app.send_gate import Held, Question, SendGate
 from app.session_changes import DraftMeasured, DraftReturned, RepliesAlike, SummaryEnded
 from app.shown_chat import ShownChat
 from app.surroundings import Surroundings
-from app.texts import storable
+from app.texts import is_blank, storable
 from inference.metrics import ModelInfo
 from inference.request import ChatMessage
 
@@ -66,7 +66,7 @@ class Sending:
         """Have DraftMeasured announced for the chat with this text; it may be empty."""
         info = self._models.state.info
         shown = self._shown
-        path = self._path_with(text, shown.leaf_id) if text.strip() else shown.path()
+        path = self._path_with(text, shown.leaf_id) if not is_blank(text) else shown.path()
         if info is not None and path:
             self._gate.measure_draft(self._question(path, info))
         elif info is not None:
@@ -74,7 +74,7 @@ class Sending:
 
     def send(self, text: str) -> bool:
         """Say something at the end of the path; gives whether the text was taken."""
-        if not text.strip() or self.is_busy:
+        if is_blank(text) or self.is_busy:
             return False
         shown = self._shown
         shown.catch_up()
@@ -89,7 +89,7 @@ class Sending:
     def edit(self, message_id: MessageId, text: str) -> bool:
         """Say something else in place of an own message; gives whether the text was taken."""
         message = self._shown.message(message_id)
-        if message is None or message.role != "user" or not text.strip() or self.is_busy:
+        if message is None or message.role != "user" or is_blank(text) or self.is_busy:
             return False
         return self._let_through(
             self._path_with(text, message.parent_id),
@@ -166,7 +166,7 @@ class Sending:
         """Store what is on its way, since nobody is there to take it back."""
         self._gate.release()
         text = self._summary.let_go()
-        if text and text.strip():
+        if text and not is_blank(text):
             self._shown.say(text, self._shown.leaf_id)
 
     # ------------------------------------------------------------------ what the engine says
@@ -280,5 +280,5 @@ class Sending:
             title=title_going_on(chat.title),
             system_prompt=self._prompt_of_sequel(chat, summary),
         )
-        if text.strip() and not has_begun:
+        if not is_blank(text) and not has_begun:
             self._announcer.notify(DraftReturned(text, task.message_id))

@@ -21,7 +21,7 @@ from app.session_changes import (
     ReplyStarted,
 )
 from app.surroundings import Surroundings
-from app.texts import storable
+from app.texts import is_blank, storable
 from inference.request import PromptPart
 
 
@@ -279,7 +279,7 @@ class ShownChat:
         def store() -> Conversation:
             with self._store.transaction():
                 self._store.add_conversation(chat)
-                if not text.strip():
+                if is_blank(text):
                     return chat
                 message = self._store.add_message(
                     chat.id, parent_id=None, role="user", content=storable(text)

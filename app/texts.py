@@ -1,5 +1,7 @@
 """Text that can be stored, and text that a terminal can show. Pure Python; any thread."""
 
+import unicodedata
+
 
 def storable(text: str) -> str:
     """`text` with U+FFFD for each half of a pair (a lone surrogate), which UTF-8 cannot hold.
@@ -14,10 +16,19 @@ def storable(text: str) -> str:
     return text
 
 
+# Control characters; zero-width spaces, joiners and marks.
+_UNSEEN = ("Cc", "Cf")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing can be seen of it: there is no message in it then."""
+    return all(sign.isspace() or unicodedata.category(sign) in _UNSEEN for sign in text)
+
+
 def joined(text: str, written: str) -> str:
     """`text`, and after it what was written since, if anything was."""
-    if not text.strip() or not written.strip():
-        return text if text.strip() else written
+    if is_blank(text) or is_blank(written):
+        return written if is_blank(text) else text
     return f"{text}\n\n{written}"
 
 

@@ -572,7 +572,13 @@ def test_question_of_standard_input_is_read_as_utf8(
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b" \n", "empty"), (None, "not UTF-8")],
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"\0\0\0", "empty"),
+        (None, "not UTF-8"),
+    ],
 )
 def test_question_that_is_no_text_is_refused(
     monkeypatch: pytest.MonkeyPatch, data: bytes | None, message: str

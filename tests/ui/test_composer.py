@@ -47,6 +47,18 @@ def test_enter_without_text_sends_nothing(composer: Composer) -> None:
     assert sent == []
 
 
+def test_text_of_which_nothing_can_be_seen_is_not_sent(composer: Composer) -> None:
+    sent = _sent(composer)
+    composer.set_text("\u200b \u2060")
+    assert not composer.button.isEnabled()
+    QTest.keyClick(composer.input, Qt.Key.Key_Return)
+    assert sent == []
+    composer.set_text("\u200ba")
+    assert composer.button.isEnabled()
+    QTest.keyClick(composer.input, Qt.Key.Key_Return)
+    assert sent == ["\u200ba"]
+
+
 def test_shift_enter_makes_a_new_line(composer: Composer) -> None:
     sent = _sent(composer)
     QTest.keyClicks(composer.input, "a")

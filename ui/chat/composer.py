@@ -6,6 +6,7 @@ from PySide6.QtCore import QMargins, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
+from app.texts import is_blank
 from ui.chat.composer_input import ComposerInput
 from ui.controls.buttons import ICON_BUTTON_SIZE, HoverButton, centred
 from ui.look.icons import paint_icon
@@ -188,7 +189,7 @@ class Composer(QWidget):
 
     def submit(self) -> None:
         """Send what is written, if there is anything and nothing keeps it from being sent."""
-        if self.text.strip() and not self._block:
+        if not is_blank(self.text) and not self._block:
             self.sent.emit(self.text)
 
     def _escape(self) -> None:
@@ -205,5 +206,5 @@ class Composer(QWidget):
         if self._is_replying:
             self.button.set_mode("stop", can_act=True)
         else:
-            can_send = bool(self.text.strip()) and not self._block
+            can_send = not is_blank(self.text) and not self._block
             self.button.set_mode("send", can_act=can_send, reason=self._block)

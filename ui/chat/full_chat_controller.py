@@ -17,6 +17,7 @@ from app.session_changes import (
     SummaryEnded,
     SummaryProgress,
 )
+from app.texts import is_blank
 from ui.chat.chat_pane import ChatPane
 from ui.chat.full_chat_words import (
     NOT_NOW,
@@ -209,7 +210,7 @@ class FullChatController(QObject):
         view = None if composer.text else self._refused_editor()
         text = composer.text if view is None else view.edited_text or ""
         put_back = composer.set_text if view is None else view.start_editing
-        self._has_message = bool(text.strip())
+        self._has_message = not is_blank(text)
         # First: the new chat must not find it as a draft.
         composer.set_text("")
         if view is not None:

@@ -12,6 +12,7 @@ from PySide6.QtGui import QEnterEvent, QFocusEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.conversation import Message
+from app.texts import is_blank
 from ui.look.painting import paint_rounded
 from ui.look.theme import Theme
 from ui.markdown.blocks import Block
@@ -264,7 +265,7 @@ class OwnMessageView(MessageView):
 
     def _save(self, text: str) -> None:
         self.stop_editing()
-        if text.strip() and text != self.message.content:
+        if not is_blank(text) and text != self.message.content:
             self.edit_requested.emit(text)
 
     def paintEvent(self, event: QPaintEvent) -> None:

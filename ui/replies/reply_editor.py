@@ -4,6 +4,7 @@ from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QTextOption
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
 
+from app.texts import is_blank
 from ui.controls.buttons import Button
 from ui.controls.text_bounds import BoundedTextEdit, has_long_word
 from ui.look.theme import Theme
@@ -61,7 +62,7 @@ class MessageEditor(QWidget):
 
     def _follow_lines(self) -> None:
         num_lines = int(self._field.document().size().height())  # as wrapped, not as typed
-        self._save.setEnabled(bool(self._field.toPlainText().strip()))
+        self._save.setEnabled(not is_blank(self._field.toPlainText()))
         if num_lines != self._num_lines:
             self._num_lines = num_lines
             self.height_changed.emit()
