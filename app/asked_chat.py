@@ -1,5 +1,6 @@
 """The chat that a question on the command line belongs to. Pure Python; main thread."""
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -7,9 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
+from app.errors import StorageError
 from app.prompting import title_from
 from app.storage import ConversationStore
 from inference.request import PromptPart
+
+logger = logging.getLogger(__name__)
+
+# Of messages that are not stored: no stored one has these.
+_QUESTION_ID, _REPLY_ID = MessageId(0), MessageId(-1)
 
 
 class AskedChat:
@@ -19,25 +26,28 @@ class AskedChat:
         database: Where chats are kept; only opened when there is a title.
         title: One line; None keeps nothing.
 
+    Attributes:
+        follows_unfinished: Whether the question follows a reply that another process had not finished.
+
     Raises:
         StorageError: The database cannot be used.
     """
 
     def __init__(self, database: Path, title: str | None) -> None:
+        self.follows_unfinished = False
         self._store: ConversationStore | None = None
-        self._is_new = True
+        self._title = title or ""
+        self._question = ""
+        self._system_prompt: str | None = None
+        self._reply_id: MessageId | None = None  # None until it is stored
         now = time.time()
-        self._conversation = Conversation(
-            ConversationId(uuid.uuid4().hex), title or "", created_at=now, updated_at=now
+        self._new = Conversation(
+            ConversationId(uuid.uuid4().hex), self._title, created_at=now, updated_at=now
         )
+        self._conversation = self._new
         if title is not None:
             self._store = ConversationStore(database)
-            # A chat of the window is called by its first message, cut where that is long.
-            found = self._store.find_by_title(title) or self._store.find_by_title(title_from(title))
-            stored = self._store.load(found) if found is not None else None
-            if stored is not None:
-                self._is_new = False
-                self._conversation = self._settled(stored)
+            self._conversation = self._found(self._store) or self._new
 
     @property
     def is_kept(self) -> bool:
@@ -45,66 +55,108 @@ class AskedChat:
         return self._store is not None
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether somebody has deleted the chat since the question was stored.
+
+        Raises:
+            StorageError: The database cannot be read.
+        """
+        if self._store is None or self._reply_id is None:
+            return False
+        return self._store.end_of(self._conversation.id) is None
+
+    @property
     def settings(self) -> ChatSettings:
         """The chat's own settings."""
         return self._conversation.settings
 
-    def say(self, text: str, *, system_prompt: str | None = None) -> list[Message]:
-        """Keep a question, and the chat's system prompt if one is given.
-
-        Returns:
-            The path that ends with the question, oldest message first.
-        """
-        chat = self._conversation
-        if system_prompt is not None:
-            chat = replace(chat, settings=replace(chat.settings, system_prompt=system_prompt))
-        if self._store is None:
-            message = Message(MessageId(1), chat.id, None, "user", text, time.time())
-        else:
-            with self._store.transaction():
-                if self._is_new:
-                    self._store.add_conversation(chat)
-                elif chat.settings != self._conversation.settings:
-                    self._store.set_settings(chat.id, chat.settings)
-                message = self._store.add_message(
-                    chat.id, parent_id=chat.leaf_id, role="user", content=text
-                )
-        self._conversation = chat.with_message(message, as_leaf=True)
+    @property
+    def history(self) -> list[Message]:
+        """The path that ends with the question, oldest message first."""
         return self._conversation.path()
 
-    def begin_reply(self) -> Message:
-        """The reply's message, still empty."""
-        chat = self._conversation
-        if self._store is None:
-            return Message(
-                MessageId(2), chat.id, chat.leaf_id, "assistant", "", time.time(), "streaming"
-            )
-        return self._store.add_message(
-            chat.id, parent_id=chat.leaf_id, role="assistant", content="", status="streaming"
-        )
+    def begin(self, question: str, *, system_prompt: str | None = None) -> Message:
+        """Keep a question, its reply, and the chat's system prompt if one is given.
+
+        They follow the newest message that is there now. What the store refuses comes with `save`.
+
+        Returns:
+            The reply's message, still empty.
+        """
+        self._question, self._system_prompt = question, system_prompt
+        if self._store is not None:
+            try:
+                return self._store_turn(self._store)
+            except StorageError as error:
+                logger.warning("A question could not be stored yet: %s", error)
+        chat = self._prompted(self._conversation)
+        now = time.time()
+        message = Message(_QUESTION_ID, chat.id, chat.leaf_id, "user", question, now)
+        self._conversation = chat.with_message(message, as_leaf=True)
+        return Message(_REPLY_ID, chat.id, message.id, "assistant", "", now, "streaming")
 
     def save(self, message: Message) -> None:
-        """Keep the reply as it stands."""
-        if self._store is not None:
-            self._store.update_message(message)
+        """Keep the reply as it stands, and the question if it is not stored yet.
+
+        Raises:
+            StorageError: It was refused; it may be tried again.
+        """
+        if self._store is None:
+            return
+        reply_id = self._reply_id or self._store_turn(self._store).id
+        self._store.update_message(replace(message, id=reply_id))
 
     def set_parts(self, parts: Mapping[MessageId, PromptPart], model_key: str) -> None:
         """Keep ids of the prompt with the messages of the chat."""
         if self._store is not None:
             self._store.set_parts(parts, model_key)
 
-    def _settled(self, stored: Conversation) -> Conversation:
-        """The chat with replies as stopped that a program was killed in the middle of.
-
-        If the window makes one of them still, it stores how that ended later.
-        """
-        for message in stored.unfinished():
-            stopped = replace(message, status="stopped")
-            self.save(stopped)
-            stored = stored.with_message(stopped)
-        return stored
-
     def close(self) -> None:
         """Close the database."""
         if self._store is not None:
             self._store.close()
+
+    def _found(self, store: ConversationStore) -> Conversation | None:
+        # A chat of the window is called by its first message, cut where that is long.
+        found = store.find_by_title(self._title) or store.find_by_title(title_from(self._title))
+        return None if found is None else store.load(found)
+
+    def _prompted(self, chat: Conversation) -> Conversation:
+        if self._system_prompt is None:
+            return chat
+        settings = replace(chat.settings, system_prompt=self._system_prompt)
+        return replace(chat, settings=settings)
+
+    def _store_turn(self, store: ConversationStore) -> Message:
+        """Store question and empty reply, or nothing; another process may have gone on in the chat meanwhile."""
+        with store.transaction():
+            found = self._found(store)
+            if found is None:
+                chat = self._prompted(self._new)
+                store.add_conversation(chat)
+            else:
+                chat = self._prompted(self._settled(store, found))
+                if chat.settings != found.settings:
+                    store.set_settings(chat.id, chat.settings)
+            question = store.add_message(
+                chat.id, parent_id=chat.leaf_id, role="user", content=self._question
+            )
+            reply = store.add_message(
+                chat.id, parent_id=question.id, role="assistant", content="", status="streaming"
+            )
+        self.follows_unfinished = found is not None and chat.leaf_id in {
+            message.id for message in found.unfinished()
+        }
+        self._conversation = chat.with_message(question, as_leaf=True)
+        self._reply_id = reply.id
+        return reply
+
+    def _settled(self, store: ConversationStore, chat: Conversation) -> Conversation:
+        """The chat with replies as stopped that a program was killed in the middle of.
+
+        If another process makes one of them still, it stores how that ended later.
+        """
+        stopped = [replace(message, status="stopped") for message in chat.unfinished()]
+        for message in stopped:
+            store.update_message(message)
+        return chat.with_messages(stopped)

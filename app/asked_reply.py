@@ -1,20 +1,33 @@
 """The reply that `ask` makes: from the engine to the chat and to standard output. No Qt; main thread."""
 
+import logging
 import time
+from collections.abc import Mapping
 
 from app.asked_chat import AskedChat
 from app.breaking_off import Interrupts
 from app.chat_prompt import ChatPrompt
-from app.cli import EXIT_INTERRUPTED, EXIT_OK, complain, output_exit_code, write_out
+from app.cli import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    complain,
+    output_exit_code,
+    write_out,
+)
 from app.context_room import Shortened, shortened, whole
+from app.conversation import Message, MessageId
 from app.engine_like import EngineLike
+from app.errors import StorageError
 from app.failures import failure_from
 from app.live_reply import LiveReply
 from app.messages import PromptRead, ReplyEnded, ReplyId, ReplyProgressed
 from inference.config import SamplingParams
 from inference.errors import EngineError
 from inference.metrics import RequestMetrics
-from inference.request import FinishReason, GenerateRequest, RequestId, StepOutput
+from inference.request import FinishReason, GenerateRequest, PromptPart, RequestId, StepOutput
+
+logger = logging.getLogger(__name__)
 
 REPLY_ID = ReplyId(1)  # there is only one
 
@@ -50,9 +63,15 @@ class AskedReply:
         self._is_streaming = is_streaming
         self._unread: Shortened | None = None
         self._is_ended = False
+        self._unstored: Message | None = None  # what the store refused last
+        self._unstored_parts: Mapping[MessageId, PromptPart] = {}
+        self._refusal: StorageError | None = None
 
     def run(self, params: SamplingParams) -> int:
-        """Make the whole reply; returns the exit code. Whatever ends it, what came is kept."""
+        """Make the whole reply; returns the exit code. Whatever ends it, what came is kept.
+
+        A store that refuses something does not end it.
+        """
         info = self._engine.info
         if not info.has_chat_template:
             complain(f"{info.name} is not made for chats; it continues the text.")
@@ -62,22 +81,27 @@ class AskedReply:
                 write_out("\n")
         except KeyboardInterrupt:
             self._end("aborted", self._live.metrics)
-            return EXIT_INTERRUPTED
+            code = EXIT_INTERRUPTED
         except BrokenPipeError as error:
-            return output_exit_code(error)
+            code = output_exit_code(error)
         except EngineError as error:
             self._end("error", self._live.metrics, error)
+            self._is_stored_at_last()
             raise
-        return code
+        return code if self._is_stored_at_last() else code or EXIT_FAILED
 
     def _make(self, request: GenerateRequest) -> int:
         """Make it step by step, until it ends or is broken off; returns the exit code."""
         with Interrupts() as interrupts:
             request_id = self._engine.add_request(request)
-            while self._engine.has_work and not interrupts.exit_code:
-                self._step(request_id)
-            if interrupts.exit_code:
-                self._break_off(request_id)
+            try:
+                while self._engine.has_work and not interrupts.exit_code:
+                    self._step(request_id)
+                if interrupts.exit_code:
+                    self._break_off(request_id)
+            except BrokenPipeError:
+                if not interrupts.exit_code:
+                    raise  # else the terminal was closed: the signal says it, and the output fails too
             return interrupts.exit_code
 
     def _step(self, request_id: RequestId) -> None:
@@ -139,7 +163,7 @@ class AskedReply:
         if output.finish_reason is not None:
             self._end(output.finish_reason, output.metrics, token_ids=output.reply_token_ids)
         elif (due := self._live.due(now)) is not None:
-            self._chat.save(due)
+            self._store(due)
         if self._is_streaming and output.text:
             write_out(output.text)
 
@@ -151,9 +175,8 @@ class AskedReply:
         event = PromptRead(
             REPLY_ID, kept.parts(output.prompt_parts), self._prompt.left_out + kept.left_out
         )
-        parts = self._live.read(event)
-        if parts:
-            self._chat.set_parts(parts, self._engine.info.fingerprint)
+        self._unstored_parts = self._live.read(event)
+        self._store(None)
 
     def _end(
         self,
@@ -167,4 +190,33 @@ class AskedReply:
         self._is_ended = True
         self.finish_reason = reason
         failure = None if error is None else failure_from(error)
-        self._chat.save(self._live.ended(ReplyEnded(REPLY_ID, reason, metrics, failure, token_ids)))
+        self._store(self._live.ended(ReplyEnded(REPLY_ID, reason, metrics, failure, token_ids)))
+
+    def _store(self, message: Message | None) -> None:
+        """Store the reply as it is now, and ids that are not stored yet; a refusal is noted.
+
+        All of it is offered again with the next text that is due, and at the end.
+        """
+        self._unstored = message
+        try:
+            if message is not None:
+                self._chat.save(message)
+                self._unstored = None
+            if self._unstored_parts:
+                self._chat.set_parts(self._unstored_parts, self._engine.info.fingerprint)
+        except StorageError as error:
+            if self._refusal is None:
+                logger.warning("A reply could not be stored yet: %s", error)
+            self._refusal = error
+        else:
+            self._unstored_parts, self._refusal = {}, None
+
+    def _is_stored_at_last(self) -> bool:
+        """Whether all is stored that was to be, after one more try; says so if it is not."""
+        if self._unstored is not None:
+            self._store(self._unstored)
+        error = self._refusal
+        if self._unstored is None or error is None:
+            return True
+        complain(f"this answer could not be kept in its chat. {error} {error.hint}".strip())
+        return False

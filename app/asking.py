@@ -18,7 +18,7 @@ import psutil
 
 from app.asked_chat import AskedChat
 from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
-from app.asked_notes import read_settings
+from app.asked_notes import read_settings, tell_deleted, tell_unfinished
 from app.asked_reply import REPLY_ID, AskedReply
 from app.breaking_off import Interrupts
 from app.chat_prompt import chat_prompt
@@ -100,17 +100,20 @@ def answer(
         use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
         _tell_kept_weights(engine.info, options.weights)
-        history = chat.say(question, system_prompt=options.system)
+        reply = chat.begin(question, system_prompt=options.system)
+        tell_unfinished(chat)
         info = engine.info
-        prompt = chat_prompt(history, settings=chat.settings, general=settings, info=info)
-        live = LiveReply(REPLY_ID, chat.begin_reply(), history=history, settings=chat.settings)
+        prompt = chat_prompt(chat.history, settings=chat.settings, general=settings, info=info)
+        live = LiveReply(REPLY_ID, reply, history=chat.history, settings=chat.settings)
         live.sent(prompt, info.fingerprint)
         answering = AskedReply(engine, chat, live, prompt, is_streaming=not options.json)
         code = answering.run(params)
         if options.json and code != EXIT_BROKEN_PIPE:
-            code = _print_report(live, answering.finish_reason, info) or code
+            reported = _print_report(live, answering.finish_reason, info)
+            code = code or reported
         _wait_for_disk(engine, code)
         if options.conversation is not None and code != EXIT_BROKEN_PIPE:
+            tell_deleted(chat)
             _tell_disk_problem(engine)
     return code
 

@@ -41,7 +41,16 @@ class Asker:
     def replies(self, title: str) -> list[Message]:
         return [message for message in self.chat(title).path() if message.role == "assistant"]
 
-    def before_step(self, number: int, action: Callable[[], None]) -> None:
+    def during_load(self, action: Callable[[], object]) -> None:
+        """Do something once, while the next model is opened."""
+
+        def look(_stage: str) -> None:
+            self.script.before_stage = None
+            action()
+
+        self.script.before_stage = look
+
+    def before_step(self, number: int, action: Callable[[], object]) -> None:
         """Do something before the number-th step."""
         steps = iter(range(1, 10_000))
 
