@@ -32,6 +32,9 @@ from inference.errors import (
     InvalidRequestError,
     NotEnoughMemoryError,
 )
+PROGRAM = "python3 run.py"
+"""How the program is started; there is no command of its name."""
+
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -48,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of printing its usage over several lines."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInputError(f"{message} (--help lists the options)")
+        raise BadInputError(f"{message} ({self.prog} --help lists the options)")
 
 
 class OutputFailedError(BrokenPipeError):
@@ -76,9 +79,9 @@ def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         BadInputError: An option is not known or lacks its value.
     """
     parser = _Parser(
-        prog="quire",
+        prog=PROGRAM,
         description="A private desktop chat that runs language models inside its own process.",
-        epilog='`quire ask "question"` answers on the terminal; `quire ask --help` says how.',
+        epilog=f'`{PROGRAM} ask "question"` answers on the terminal; `{PROGRAM} ask --help` says how.',
         allow_abbrev=False,
     )
     _add_common(parser)
@@ -96,7 +99,7 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         BadInputError: An option is not known or its value is of the wrong kind.
     """
     parser = _Parser(
-        prog="quire ask",
+        prog=f"{PROGRAM} ask",
         description="Ask one question; the reply is streamed to standard output.",
         allow_abbrev=False,
     )

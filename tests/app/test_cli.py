@@ -48,7 +48,10 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
         (["ask", "  "], "the question is empty"),
         (["ask", "\u200b\u2060"], "the question is empty"),
         (["ask", "-"], "the question is empty"),
-        (["ask", "x", "--bogus"], "--bogus"),
+        (
+            ["ask", "x", "--bogus"],
+            "unrecognized arguments: --bogus (python3 run.py ask --help lists the options)",
+        ),
         (["ask", "x", "y"], "y"),
         (["ask", "x", "--temp", "1"], "--temp"),
         (["ask", "x", "--profile", ""], "argument --profile: the path is empty"),
@@ -79,7 +82,7 @@ def quire(*arguments: str, stdin: bytes = b"", **variables: str) -> tuple[int, s
             "argument --draft-tokens: invalid int value: 'few'",
         ),
         (["ask", "x", "--model"], "--model"),
-        (["--bogus"], "--bogus"),
+        (["--bogus"], "--bogus (python3 run.py --help lists the options)"),
         (["--profile"], "--profile"),
     ],
 )
@@ -206,6 +209,7 @@ def test_version_and_help_are_printed_without_qt_and_torch() -> None:
         assert "--profile DIR" in out
 
 
+        assert out.startswith(f"usage: {' '.join(['python3 run.py', *arguments[:-1]])} [-h]")
 @pytest.fixture
 def _own_hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo what the program sets for its whole life."""

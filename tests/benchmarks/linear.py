@@ -4,6 +4,7 @@ Prints GB of weights read per second for few rows and GFLOP/s for many. The weig
 any cache holds. This is the measurement behind `inference/model/linear.py`.
 """
 
+import argparse
 import json
 import statistics
 import time
@@ -19,8 +20,16 @@ ROWS = (1, 2, 4, 8, 16, 64, 256)
 ROUNDS = 5
 
 
+def parse_arguments() -> argparse.Namespace:
+    """There are no options, but for --help."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.linear", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser.parse_args()
+
+
 def main() -> None:
     """Measure all shapes with both kernels, alternating, and print the medians."""
+    parse_arguments()
     results = []
     with torch.inference_mode():
         for shape in SHAPES:

@@ -5,6 +5,7 @@ model: "real", and "reopened", for the README, which asks once more after Quire 
 again: `… FOLDER reopened-light-1280x800`.
 """
 
+import argparse
 import sys
 import tempfile
 import time
@@ -465,13 +466,21 @@ NAMES = (
 )
 
 
-def main(arguments: list[str]) -> None:
-    folder = Path(arguments[0])
-    folder.mkdir(parents=True, exist_ok=True)
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.ui.screenshots", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", type=Path, help="where the pictures go; made if missing")
+    parser.add_argument("names", nargs="*", metavar="name", help="which to take; without any, all")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     application = make_application()
-    for name in arguments[1:] or NAMES:
-        picture(application, name, folder)
+    for name in arguments.names or NAMES:
+        picture(application, name, arguments.folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
