@@ -10,7 +10,7 @@ from pathlib import Path
 from app.cli import complain
 from app.engine_like import EngineLike
 from app.engine_setup import draft_model_of
-from app.failures import failure_from
+from app.failures import failure_from, with_path
 from app.settings import Settings
 from inference.errors import EngineError, InvalidRequestError, ModelFileError
 
@@ -46,14 +46,14 @@ def asked_draft(options: argparse.Namespace, model: str, settings: Settings) -> 
 
 @contextlib.contextmanager
 def errors_name_draft(options: argparse.Namespace, draft: str | None) -> Iterator[None]:
-    """Errors about the file of a draft model say whose it is: two models are opened.
+    """Errors about a draft model name it: two models are opened.
 
     Args:
         options: As in `asked_draft`.
         draft: What that gave.
 
     Raises:
-        InvalidRequestError: In place of the error about the draft model's file.
+        InvalidRequestError: In place of the error about the draft model.
     """
     try:
         yield
@@ -63,7 +63,12 @@ def errors_name_draft(options: argparse.Namespace, draft: str | None) -> Iterato
         hint = _HINT
         if options.draft_model is None:
             hint = "It was chosen in the window. Name another one here, or choose one there."
-        raise InvalidRequestError("draft_model", str(error), hint=hint) from error
+        raise InvalidRequestError("draft_model", with_path(error), hint=hint) from error
+    except InvalidRequestError as error:
+        if draft is None or error.field != "draft_model":
+            raise
+        reason = f"{draft} cannot guess ahead. {error.reason}"
+        raise InvalidRequestError("draft_model", reason, hint=error.hint or _HINT) from error
 
 
 def use_set_draft(
@@ -85,4 +90,6 @@ def use_set_draft(
         engine.use_draft(path)
     except EngineError as error:
         logger.warning("A draft model cannot be used: %s", error)
-        complain(f"the draft model that is set is left out. {failure_from(error).message}")
+        failure = failure_from(error)
+        told = f"the draft model that is set, {path}, is left out."
+        complain(f"{told} {failure.message} {failure.hint}".strip())

@@ -12,17 +12,16 @@ import contextlib
 import dataclasses
 import errno
 import io
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from app.complaint import discard
 from app.complaint import complain as complain
+from app.complaint import discard
 from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
-from app.failures import failure_from
+from app.failures import terminal_words
 from app.paths import Paths
 from app.texts import is_blank, without_controls
 from inference.config import BACKENDS, GUESSES, MAX_DRAFT_TOKENS, WEIGHT_TYPES, SamplingParams
@@ -32,9 +31,9 @@ from inference.errors import (
     InvalidRequestError,
     NotEnoughMemoryError,
 )
+
 PROGRAM = "python3 run.py"
 """How the program is started; there is no command of its name."""
-
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -310,8 +309,7 @@ def ask(arguments: Sequence[str]) -> int:
 
         return answer(options, question, Paths(options.profile))
     except EngineError as error:
-        failure = failure_from(error)
-        complain(f"{failure.message} {failure.hint}".strip())
+        complain(terminal_words(error))
         return exit_code_of(error)
     except (BadInputError, AppError) as error:
         complain(f"{error} {getattr(error, 'hint', '')}".strip())

@@ -46,6 +46,18 @@ def failure_from(error: EngineError) -> Failure:
             return Failure("compute", message, error.hint)
 
 
+def terminal_words(error: EngineError) -> str:
+    """What happened and what to do, in one line; a terminal has room for the whole path of a file."""
+    failure = failure_from(error)
+    message = with_path(error) if isinstance(error, ModelFileError) else failure.message
+    return f"{message} {failure.hint}".strip()
+
+
+def with_path(error: ModelFileError) -> str:
+    """The message with the whole path."""
+    return f"{error.path}: {error.reason}"
+
+
 def is_scheme_refused(error: EngineError) -> bool:
     """Whether a model would open if its keys and values were stored in another way."""
     return isinstance(error, InvalidRequestError) and error.field == "kv_scheme"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.asking import open_engine
-from app.cli import EXIT_FAILED, EXIT_OK, complain
+from app.cli import EXIT_OK, complain, exit_code_of
 from app.engine_like import EngineLike, outputs_of
 from app.errors import AppError
+from app.failures import terminal_words
 from app.paths import Paths
 from app.settings import Settings
 from app.starter_model import choose_model, find_starter_model
@@ -53,9 +54,12 @@ def self_test(
             paths.prepare()
             open_and_close_window(paths)
         print("window: opened and closed")
-    except (SelfTestError, AppError, EngineError, ImportError, OSError) as error:
+    except EngineError as error:
+        complain(f"self-test failed: {terminal_words(error)}")
+        return exit_code_of(error)
+    except (SelfTestError, AppError, ImportError, OSError) as error:
         complain(f"self-test failed: {error} {getattr(error, 'hint', '')}".strip())
-        return EXIT_FAILED
+        return exit_code_of(error)
     print("self-test passed")
     return EXIT_OK
 

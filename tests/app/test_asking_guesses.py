@@ -49,7 +49,7 @@ def test_draft_model_that_was_asked_for_and_cannot_be_used_is_an_error(asker: As
     asker.script.draft_error = BROKEN
     with pytest.raises(InvalidRequestError) as raised:
         asker.ask("Hello", "--draft-model", "/d/x.gguf")
-    assert str(raised.value) == "--draft-model: x.gguf: the file is cut."
+    assert str(raised.value) == "--draft-model: /d/x.gguf: the file is cut."
     assert raised.value.hint == (
         "Give the path of a smaller model of the same family, or leave the option out."
     )
@@ -60,7 +60,7 @@ def test_draft_model_that_is_set_and_was_asked_for_says_where_it_comes_from(aske
     set_up(asker, draft_models=((MODEL, "/d"),))
     asker.script.draft_error = BROKEN  # a file of that folder
     with pytest.raises(
-        InvalidRequestError, match=r"--draft-model: x\.gguf: the file is cut"
+        InvalidRequestError, match=r"--draft-model: /d/x\.gguf: the file is cut"
     ) as told:
         asker.ask("Hello", "--guess", "draft")
     assert "chosen in the window" in told.value.hint
@@ -78,7 +78,12 @@ def test_draft_model_with_another_vocabulary_is_refused_with_the_name_of_its_opt
     asker.script.draft_error = InvalidRequestError("draft_model", "It has another vocabulary.")
     with pytest.raises(InvalidRequestError) as raised:
         asker.ask("Hello", "--draft-model", "/d/x.gguf")
-    assert str(raised.value) == "--draft-model: It has another vocabulary."
+    assert str(raised.value) == (
+        "--draft-model: /d/x.gguf cannot guess ahead. It has another vocabulary."
+    )
+    assert raised.value.hint == (
+        "Give the path of a smaller model of the same family, or leave the option out."
+    )
 
 
 def test_model_cannot_be_its_own_draft_model(asker: Asker) -> None:
@@ -140,7 +145,7 @@ def test_draft_model_that_is_only_set_and_cannot_be_used_never_costs_the_answer(
     set_up(asker, draft_models=((MODEL, "/d/x.gguf"),))
     asker.script.draft_error = error
     assert asker.ask("Hello") == 0
-    told = f"quire: the draft model that is set is left out. {words}\n"
+    told = f"quire: the draft model that is set, /d/x.gguf, is left out. {words}\n"
     assert capsys.readouterr() == ("Hi you\n", told)
 
 

@@ -70,45 +70,52 @@ def test_reply_of_one_token_has_no_rate(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("script", "line"),
+    ("script", "code", "line"),
     [
         (
             FakeScript(load_error=ModelFileError(MODEL, "It is empty.", hint="Take another.")),
-            "quire: self-test failed: a.gguf: It is empty. Take another.\n",
+            2,
+            "quire: self-test failed: /m/a.gguf: It is empty. Take another.\n",
         ),
         (
             FakeScript(error_after_tokens=2, reply_error=ComputeError("Lost.")),
+            1,
             "quire: self-test failed: Lost.\n",
         ),
         (
             FakeScript(finish_reason="aborted", replies=["x"]),
+            1,
             "quire: self-test failed: the reply ended with 'aborted'\n",
         ),
     ],
     ids=["load", "reply", "end"],
 )
 def test_failure_of_the_model_is_one_line(
-    capsys: pytest.CaptureFixture[str], script: FakeScript, line: str
+    capsys: pytest.CaptureFixture[str], script: FakeScript, code: int, line: str
 ) -> None:
     engines: list[FakeEngine] = []
     opener = make_opener(script, engines)
-    assert self_test(lambda _: None, model=MODEL, profile=None, opener=opener) == 1
+    assert self_test(lambda _: None, model=MODEL, profile=None, opener=opener) == code
     assert capsys.readouterr().err == line
     assert all(engine.is_closed for engine in engines)
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ImportError("no libEGL"), OSError("no display"), ProfileError(Path("p"), "odd")],
+    ("error", "code"),
+    [
+        (ImportError("no libEGL"), 1),
+        (OSError("no display"), 1),
+        (ProfileError(Path("p"), "odd"), 2),
+    ],
 )
 def test_failure_of_the_window_is_one_line(
-    capsys: pytest.CaptureFixture[str], error: Exception
+    capsys: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
     def fail(paths: Paths) -> None:
         raise error
 
     opener = make_opener(FakeScript(), [])
-    assert self_test(fail, model=MODEL, profile=None, opener=opener) == 1
+    assert self_test(fail, model=MODEL, profile=None, opener=opener) == code
     err = capsys.readouterr().err
     assert err.startswith("quire: self-test failed: ")
     assert err.count("\n") == 1

@@ -162,11 +162,11 @@ def test_draft_model_is_given_up_again(open_window: Opener, files: dict[str, str
     [
         (
             ModelFileError("/d/tiny.gguf", "The file is cut.", hint="Copy it again."),
-            "tiny cannot guess ahead: The file is cut. Copy it again.",
+            "tiny cannot guess ahead. The file is cut. Copy it again.",
         ),
         (
             InvalidRequestError("draft_model", "It has another vocabulary."),
-            "tiny cannot guess ahead: It has another vocabulary.",
+            "tiny cannot guess ahead. It has another vocabulary.",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_set_draft_model_is_there_after_a_start_and_a_missing_one_is_told(
     Path(files["tiny"]).unlink()
     second = open_window(profile=profile)
     second.start_engine(files["model"])
-    told = "tiny cannot guess ahead: The file is not where it was."
+    told = "tiny cannot guess ahead. The file is not where it was."
     second.wait(lambda: second.chat.toast.text == told)
     assert second.session.model.kind == "ready"
     second.say("Hello")

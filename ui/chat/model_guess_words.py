@@ -25,4 +25,4 @@ def state_word(state: GuessState) -> str:
 def refused_words(path: str, failure: Failure) -> str:
     """Why a draft model is not used."""
     reason = failure.message.removeprefix(f"{Path(path).name}: ")
-    return f"{path_name(path)} cannot guess ahead: {reason} {failure.hint}".strip()
+    return f"{path_name(path)} cannot guess ahead. {reason} {failure.hint}".strip()
