@@ -91,20 +91,23 @@ class ContextOverflowError(InvalidRequestError):
     Attributes:
         prompt_tokens: Length of the prompt.
         context_tokens: The most that the engine can hold, prompt and reply together.
+        is_set: Whether that is so little because somebody set it so.
     """
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, context_tokens: int, is_set: bool = False) -> None:
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
+        self.is_set = is_set
+        larger = "Raise context_tokens in the settings, or shorten" if is_set else "Shorten"
         super().__init__(
             "messages",
             f"The prompt has {prompt_tokens:,} tokens and the context holds {context_tokens:,}, "
             "one of them for the reply.",
-            hint="Shorten the message, or start a new chat.",
+            hint=f"{larger} the message, or start a new chat.",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.prompt_tokens, self.context_tokens))
+        return (type(self), (self.prompt_tokens, self.context_tokens, self.is_set))
 
 
 class ChatTemplateError(EngineError):

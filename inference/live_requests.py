@@ -98,7 +98,7 @@ class LiveRequests:
         token_ids = list(prompt.token_ids)
         context_tokens = parts.info.context_tokens
         if len(token_ids) >= context_tokens:
-            raise ContextOverflowError(len(token_ids), context_tokens)
+            raise ContextOverflowError(len(token_ids), context_tokens, _is_set(parts))
         sequence = Sequence(
             RequestId(next(self._ids)), request.conversation_id, token_ids, arrival=self._clock()
         )
@@ -282,6 +282,13 @@ class LiveRequests:
         totals.reused_tokens += sequence.num_reused
         totals.reused_ram_tokens += sequence.num_reused_ram
         totals.reused_disk_tokens += sequence.num_reused_disk
+
+
+def _is_set(parts: EngineParts) -> bool:
+    """Whether the model and the memory would allow a longer context than somebody set."""
+    info = parts.info
+    is_shorter = info.context_tokens < info.model_context_tokens
+    return is_shorter and info.context_tokens == parts.config.context_tokens
 
 
 def _runner_chunk(chunk: ScheduledChunk) -> Chunk:

@@ -35,6 +35,7 @@ def test_prompt_that_does_not_fit_is_refused_before_any_work() -> None:
     with pytest.raises(ContextOverflowError) as raised:
         engine.add_request(ask(make_tokens(32)))
     assert (raised.value.prompt_tokens, raised.value.context_tokens) == (32, 32)
+    assert raised.value.is_set
     assert not engine.has_work
     assert engine.stats().blocks.used == 0
     assert len(sampled_ids(answer(engine, ask(make_tokens(31), greedy(None))))) == 1

@@ -23,7 +23,7 @@ EXAMPLES: list[EngineError] = [
     UnsupportedModelError("models/b.gguf", "The architecture is not known."),
     NotEnoughMemoryError(12_340_000_000, 4_000_000_000),
     InvalidRequestError("top_k", "must be a whole number.", hint="Take 40."),
-    ContextOverflowError(9000, 8192),
+    ContextOverflowError(9000, 8192, is_set=True),
     ChatTemplateError("The template takes too long.", hint="Choose another model."),
     ComputeError("The device is gone."),
 ]
@@ -78,6 +78,13 @@ def test_context_overflow_error_says_both_numbers():
     )
     assert (error.prompt_tokens, error.context_tokens, error.field) == (9000, 8192, "messages")
     assert error.hint == "Shorten the message, or start a new chat."
+
+
+def test_context_overflow_error_says_so_if_the_context_was_set_to_so_little():
+    error = ContextOverflowError(40, 10, is_set=True)
+    assert error.hint == (
+        "Raise context_tokens in the settings, or shorten the message, or start a new chat."
+    )
 
 
 def test_unsupported_model_error_is_a_model_file_error():
