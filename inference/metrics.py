@@ -234,7 +234,7 @@ class EngineStats:
         reused_ram_tokens, reused_disk_tokens: Of the reused tokens, brought back from there.
         disk_written_bytes: Written to the disk tier since load.
         disk_misses: Why files could not be used or written, and how often, by reason.
-        disk_problem: Why the disk tier does not work now, one sentence; "" if it does.
+        disk_problem: Why the disk tier does not work now, and what to do; "" if it does.
         graph_replays: Steps on a GPU that were captured before and only replayed.
         guesses: What guessing ahead did.
     """

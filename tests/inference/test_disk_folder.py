@@ -12,7 +12,7 @@ import pytest
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import files, names
 from inference.kv_cache.disk.store import clear_all, forget_conversation, used_bytes
-from inference.kv_cache.disk.writer import FULL, NOT_WRITABLE
+from inference.kv_cache.disk.writer import FULL
 from tests.inference.disk_stores import (
     NAMESPACE,
     ROW,
@@ -126,7 +126,10 @@ def test_a_file_in_the_place_of_the_folder_turns_writing_off_until_it_is_gone(tm
     root.write_text("mine")
     clock = Clock(1_000_000.0)
     store = make_store(root, clock=clock)
-    assert store.stats().problem == NOT_WRITABLE
+    assert store.stats().problem == (
+        f"The cache folder {root} cannot be written (File exists), so chats are not kept beyond memory."
+        " Check its rights and its disk."
+    )
     assert store.cover(ROOT_KEY, IDS) == ()
     assert save_chain(store, "chat", IDS) == [False]
     assert store.stats().misses == {"not_writable": 1}
@@ -272,7 +275,9 @@ def test_a_read_only_folder_is_read_and_a_problem(tmp_path):
         assert load(store, IDS) == rows(IDS)
         store.claim("chat", [(ROOT_KEY, tuple(range(9)))])
         assert not write(store, ROOT_KEY, range(9), 0, rows(range(9)))
-        assert store.stats().problem == NOT_WRITABLE
+        assert store.stats().problem.startswith(
+            f"The cache folder {tmp_path} cannot be written (read-only), so"
+        )
         assert store.stats().misses == {"not_writable": 1}
         assert store.forget("chat") == 0
         store.clear()

@@ -46,7 +46,7 @@ class DiskStats:
         num_pieces: Pieces of all models.
         written_bytes: Everything written since the store was made, journals and trails included.
         misses: How often rows were not read or not written, by reason.
-        problem: Why chats are not kept, one sentence for people; "" if they are.
+        problem: Why chats are not kept and what to do, for people; "" if they are.
     """
 
     used_bytes: int = 0

@@ -9,8 +9,7 @@ from inference.kv_cache.disk.format import Miss
 PAUSE_SECONDS = 60.0
 """After a failure nothing is written for so long."""
 
-FULL = "The disk is full, so chats are not kept beyond memory."
-NOT_WRITABLE = "The cache folder cannot be written, so chats are not kept beyond memory."
+FULL = "The disk is full, so chats are not kept beyond memory. Free some space."
 
 _NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -19,7 +18,7 @@ class Writer:
     """Writes below the folder of one namespace.
 
     Attributes:
-        problem: One sentence for people; "" if the last piece or trail could be written.
+        problem: What is wrong and what to do, for people; "" if the last piece or trail could be written.
     """
 
     def __init__(self, root: str, folder_name: str, clock: Callable[[], float]) -> None:
@@ -68,7 +67,15 @@ class Writer:
 
     def _fail(self, error: OSError) -> Miss:
         is_full = error.errno in _NO_SPACE
-        self.problem = FULL if is_full else NOT_WRITABLE
+        self.problem = FULL if is_full else not_writable(self._root, error)
         self._miss = "no_space" if is_full else "not_writable"
         self._until = self._clock() + PAUSE_SECONDS
         return self._miss
+
+
+def not_writable(root: str, error: OSError) -> str:
+    """What to say of a folder in which nothing can be written."""
+    return (
+        f"The cache folder {root} cannot be written ({error.strerror}), so chats are not kept beyond"
+        " memory. Check its rights and its disk."
+    )
