@@ -23,7 +23,7 @@ def read_tensor_table(
     for index in range(num_tensors):
         tensor = _read_tensor(cursor, index, alignment, path)
         if tensor.name in tensors:
-            raise cursor.fail(f"tensor {tensor.name!r}", "is there twice")
+            raise cursor.fail(f"tensor {tensor.name!r:.60}", "is there twice")
         tensors[tensor.name] = tensor
     data_start = -(-cursor.position // alignment) * alignment
     end = data_start
@@ -44,13 +44,13 @@ def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path)
     if reach > 2**50:
         return ModelFileError(
             path,
-            f"The data of tensor {name!r} should reach to byte {reach:,}, far behind the end of the "
+            f"The data of tensor {name!r:.60} should reach to byte {reach:,}, far behind the end of the "
             f"file ({size:,} bytes).",
             hint=DAMAGED_HINT,
         )
     return ModelFileError(
         path,
-        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r} of type "
+        f"The file ends after {size:,} of {end:,} bytes, inside or before tensor {name!r:.60} of type "
         f"{tensors[name].type_name}.",
         hint=INCOMPLETE_HINT,
     )
@@ -59,7 +59,7 @@ def _ends_early(tensors: dict[str, GgufTensor], end: int, size: int, path: Path)
 def _read_tensor(cursor: ByteCursor, index: int, alignment: int, path: Path) -> GgufTensor:
     """Read one entry of the table; its offset still counts from the start of the data."""
     name = cursor.string(f"name of tensor {index}", max_bytes=MAX_KEY_BYTES)
-    field = f"tensor {name!r}"
+    field = f"tensor {name!r:.60}"
     if not name:
         raise cursor.fail(f"name of tensor {index}", "is empty")
     num_dimensions = cursor.u32(f"number of dimensions of {field}")
@@ -71,7 +71,7 @@ def _read_tensor(cursor: ByteCursor, index: int, alignment: int, path: Path) -> 
     kind = TENSOR_TYPES.get(type_id)
     if kind is None:
         raise UnsupportedModelError(
-            path, f"Tensor {name!r} has the weight type {type_id}, which Quire does not know.",
+            path, f"Tensor {name!r:.60} has the weight type {type_id}, which Quire does not know.",
             hint="Choose a file in another quantization, such as Q4_K_M or Q8_0.",
         )  # fmt: skip
     num_elements = 1

@@ -35,9 +35,9 @@ class MetadataReader:
             if not key:
                 raise cursor.fail(label, "is empty")
             if key in metadata:
-                raise cursor.fail(f"metadata {key!r}", "is there twice")
-            type_id = cursor.u32(f"type of {key!r}")
-            metadata[key] = self._read_value(type_id, f"metadata {key!r}", depth=0)
+                raise cursor.fail(f"metadata {key!r:.60}", "is there twice")
+            type_id = cursor.u32(f"type of {key!r:.60}")
+            metadata[key] = self._read_value(type_id, f"metadata {key!r:.60}", depth=0)
         return metadata
 
     def _read_value(self, type_id: int, field: str, *, depth: int) -> GgufValue:

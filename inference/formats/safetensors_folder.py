@@ -149,7 +149,7 @@ def _read_parts(path: Path) -> tuple[SafetensorsHeader, ...]:
         if tensor not in headers[name].tensors:
             raise ModelFileError(
                 path / name,
-                f"The tensor {tensor!r} should be in this file and is not.",
+                f"The tensor {tensor!r:.60} should be in this file and is not.",
                 hint="Download the model again, all its files from one place.",
             )
     return tuple(headers[name] for name in names)
@@ -196,7 +196,7 @@ def _no_weights(path: Path) -> ModelFileError:
     if name := first("*.safetensors"):
         return ModelFileError(
             path / INDEX_FILE,
-            f"The file is missing: there are weights such as {name!r}, but neither "
+            f"The file is missing: there are weights such as {name!r:.60}, but neither "
             f"{SINGLE_FILE} nor the list of parts.",
             hint="Download the model again, with all its files.",
         )

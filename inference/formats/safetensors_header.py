@@ -143,7 +143,7 @@ def _check_tensor(
         raise _damaged(path, name, "has no sound type, shape and offsets")
     if type_name not in _TYPE_BYTES:
         raise UnsupportedModelError(
-            path, f"The tensor {name[:100]!r} has the type {type_name[:20]!r}, which is not known.",
+            path, f"The tensor {name!r:.60} has the type {type_name[:20]!r}, which is not known.",
             hint="Choose another model.",
         )  # fmt: skip
     if len(offsets) != 2 or offsets[0] > offsets[1] or len(shape) > _MAX_DIMENSIONS:
@@ -175,7 +175,7 @@ def _check_coverage(
             raise ModelFileError(
                 path,
                 f"The file ends after {size:,} of {end:,} bytes, inside or before tensor "
-                f"{name[:100]!r}.",
+                f"{name!r:.60}.",
                 hint=INCOMPLETE_HINT,
             )
     if position < size:
@@ -191,4 +191,4 @@ def _is_counts(value: object) -> TypeGuard[list[int]]:
 
 
 def _damaged(path: Path, name: str, problem: str) -> ModelFileError:
-    return ModelFileError(path, f"The tensor {name[:100]!r} {problem}.", hint=DAMAGED_HINT)
+    return ModelFileError(path, f"The tensor {name!r:.60} {problem}.", hint=DAMAGED_HINT)

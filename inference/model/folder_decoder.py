@@ -36,12 +36,13 @@ def describe_folder(config: Mapping[str, object], file: FolderWeights) -> Decode
         raise UnsupportedSpecError(f"tensors whose names do not begin with {_PREFIX!r}")
     missing = [name for name in shapes if name not in file.tensors]
     if missing:
-        raise _wrong(file, f"{missing[0]!r} is missing (one of {len(missing)})")
+        raise _wrong(file, f"{missing[0]!r:.60} is missing (one of {len(missing)})")
     for name, shape in shapes.items():
         found = file.tensors[name]
         if found.shape != shape:
             raise _wrong(
-                file, f"{name!r} has the shape {found.shape}, but the configuration needs {shape}"
+                file,
+                f"{name!r:.60} has the shape {found.shape}, but the configuration needs {shape}",
             )
         if found.type_name not in _TYPES:
             raise UnsupportedSpecError(f"weights of the type {found.type_name}")

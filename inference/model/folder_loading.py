@@ -44,7 +44,7 @@ def check_config(folder: ModelFolder) -> dict[str, object]:
         method = str(quantization.get("quant_method", "unknown"))[:40]
         raise UnsupportedModelError(
             folder.path,
-            f"The weights are quantised with {method!r}, which Quire cannot open.",
+            f"The weights are quantised with {method!r:.60}, which Quire cannot open.",
             hint="Look for the original model, or for a GGUF file of it.",
         )
     if config.get("is_encoder_decoder") is True:
@@ -189,7 +189,7 @@ def _check_report(path: Path, report: dict[str, object]) -> None:
             first = sorted(str(name[0] if isinstance(name, tuple) else name) for name in names)[0]
             raise ModelFileError(
                 path,
-                f"The tensor {first!r} {words} (one of {len(names)}).",
+                f"The tensor {first!r:.60} {words} (one of {len(names)}).",
                 hint="Download the model again, all its files from one place.",
             )
     unexpected = report.get("unexpected_keys")

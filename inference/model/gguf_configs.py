@@ -105,7 +105,7 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
     if kind == "linear":
         return values if factor == 1.0 else {**values, "rope_type": "linear", "factor": factor}
     if kind != "yarn":
-        raise meta.unsupported(f"The rotary scaling {kind!r}, which Quire does not know.")
+        raise meta.unsupported(f"The rotary scaling {kind!r:.60}, which Quire does not know.")
     context = meta.integer("context_length")
     original = meta.integer("rope.scaling.original_context_length", max(1, round(context / factor)))
     magnitude = (1.0 + 0.1 * math.log(factor)) if factor > 1 else 1.0

@@ -39,7 +39,7 @@ def check_weight_types(file: GgufFile) -> None:
         if not can_dequantize(tensor.type_name):
             raise UnsupportedModelError(
                 file.path,
-                f"The tensor {tensor.name!r} has the weight type {tensor.type_name}, which Quire "
+                f"The tensor {tensor.name!r:.60} has the weight type {tensor.type_name}, which Quire "
                 "cannot unpack yet.",
                 hint="Choose a file in another quantization, such as Q4_K_M or Q8_0.",
             )
@@ -176,12 +176,12 @@ def check_tensors(shapes: Mapping[str, tuple[int, ...]], plan: GgufPlan, file: G
         tensor = file.tensors.get(tensor_name)
         if tensor is None:
             raise ModelFileError(
-                file.path, f"The tensor {tensor_name!r} is missing.", hint=_DAMAGED
+                file.path, f"The tensor {tensor_name!r:.60} is missing.", hint=_DAMAGED
             )
         if tensor.shape != shape:
             raise ModelFileError(
                 file.path,
-                f"The tensor {tensor_name!r} has the shape {tensor.shape}, but the model needs "
+                f"The tensor {tensor_name!r:.60} has the shape {tensor.shape}, but the model needs "
                 f"{shape}.",
                 hint=_DAMAGED,
             )
@@ -189,7 +189,7 @@ def check_tensors(shapes: Mapping[str, tuple[int, ...]], plan: GgufPlan, file: G
         if tensor_name not in shapes and not plan.is_known_tensor(tensor_name):
             raise UnsupportedModelError(
                 file.path,
-                f"The tensor {tensor_name!r} has no place in a {plan.architecture} model as Quire "
+                f"The tensor {tensor_name!r:.60} has no place in a {plan.architecture} model as Quire "
                 "knows it.",
                 hint="Choose another model, or update Quire.",
             )
@@ -268,11 +268,11 @@ def rope_factors(file: GgufFile, name: str) -> Tensor:
     """
     tensor = file.tensors.get(name)
     if tensor is None:
-        raise ModelFileError(file.path, f"The tensor {name!r} is missing.", hint=_DAMAGED)
+        raise ModelFileError(file.path, f"The tensor {name!r:.60} is missing.", hint=_DAMAGED)
     factors = dequantize(file.tensor_data(name), tensor.type_name, tensor.shape, torch.float32)
     if not bool(torch.isfinite(factors).all() and (factors > 0).all()):
         raise ModelFileError(
-            file.path, f"The tensor {name!r} must hold numbers above 0.", hint=_DAMAGED
+            file.path, f"The tensor {name!r:.60} must hold numbers above 0.", hint=_DAMAGED
         )
     return factors.flatten()
 

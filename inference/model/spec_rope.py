@@ -39,7 +39,7 @@ def make_rope(
     kind = values.word("rope_type", "default")
     variant = _VARIANTS.get(kind)
     if variant is None:
-        raise UnsupportedSpecError(f"the rotary variant {kind!r}")
+        raise UnsupportedSpecError(f"the rotary variant {kind!r:.60}")
     size = int(head_dim * values.number("partial_rotary_factor", 1.0))
     if not 0 < size <= head_dim or size % 2:
         raise UnsupportedSpecError(f"rotary embedding over {size} of {head_dim} numbers")

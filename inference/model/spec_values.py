@@ -95,4 +95,4 @@ class SpecValues:
 
 
 def _odd(key: str, value: object) -> UnsupportedSpecError:
-    return UnsupportedSpecError(f"the value {str(value)[:40]!r} of {key!r}")
+    return UnsupportedSpecError(f"the value {str(value)[:40]!r} of {key!r:.60}")

@@ -50,7 +50,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, object], path: Path | str) ->
         return _sentence(reader)
     raise UnsupportedModelError(
         path,
-        f"Its tokenizer is of the kind {model!r}, which Quire does not know.",
+        f"Its tokenizer is of the kind {model!r:.60}, which Quire does not know.",
         hint="Choose a model with a byte-pair (gpt2) or SentencePiece (llama) tokenizer.",
     )
 

@@ -53,7 +53,7 @@ class TokenizerJson:
         if kind not in ("BPE", "Unigram"):
             raise UnsupportedModelError(
                 path,
-                f"Its tokenizer is of the kind {kind!r}, which Quire does not know.",
+                f"Its tokenizer is of the kind {kind!r:.60}, which Quire does not know.",
                 hint="Choose a model with a byte-pair or Unigram tokenizer.",
             )
         self.added_tokens = tuple(self._read_added())

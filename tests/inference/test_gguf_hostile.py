@@ -154,6 +154,19 @@ def test_read_hostile_file_fails_with_field_and_little_memory(tmp_path, name):
     assert peak < 2**20
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        raw_gguf([raw_string(chr(0xFFFD) * 500) + struct.pack("<I", 99) + bytes(9)], []),
+        raw_gguf([raw_entry("k" * 60_000, BOOL, b"\1")] * 2, []),
+        raw_gguf([], [raw_tensor("t" * 60_000, (32,), type_id=77)], bytes(99)),
+    ],
+    ids=["key of other bytes", "key twice", "tensor"],
+)
+def test_long_name_in_a_damaged_file_is_quoted_in_part(tmp_path, data):
+    assert 60 < len(raw_failure(tmp_path, data)) < 150
+
+
 def test_read_more_array_items_than_allowed_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_values, "MAX_ARRAY_ITEMS", 10)
     array = raw_array(BOOL, 6, bytes(6))
