@@ -4,8 +4,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.conversation import ConversationId, ConversationSummary, MessageId
-from app.stored_values import Row
+from app.conversation import ConversationSummary, MessageId
+from app.stored_values import Row, summary_from_row, text_from
 
 MAX_HITS = 50
 MIN_INDEXED_CHARS = 3
@@ -46,7 +46,7 @@ def search_query(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     Its rows are for `hit_from_row`.
     """
     if needs_plain_search(" ".join(words)):
-        match = " AND ".join("holds({0}, ?)" for _ in words)
+        match = " AND ".join("holds(CAST({0} AS BLOB), ?)" for _ in words)
         messages, titles = match.format("content"), match.format("c.title")
         arguments = tuple(words)
     else:
@@ -68,12 +68,8 @@ def search_query(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 def hit_from_row(row: Row, words: Sequence[str]) -> SearchHit:
     """One chat that was found by these words."""
-    content = row["content"]
-    return SearchHit(
-        ConversationSummary(ConversationId(row["id"]), row["title"], row["updated_at"]),
-        row["message_id"],
-        "" if content is None else snippet(content, words),
-    )
+    text = snippet(text_from(row["content"]), words)
+    return SearchHit(summary_from_row(row), row["message_id"], text)
 
 
 def needs_plain_search(text: str) -> bool:
@@ -94,9 +90,9 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold()
 
 
-def holds(text: str, word: str) -> bool:
-    """Whether `word` is anywhere in `text`."""
-    return fold(word) in fold(text)
+def holds(text: str | bytes, word: str) -> bool:
+    """Whether `word` is anywhere in `text`; as bytes it may be damaged."""
+    return fold(word) in fold(text_from(text))
 
 
 def snippet(content: str, words: Sequence[str]) -> str:

@@ -1,25 +1,40 @@
 """How values lie in the database: token ids as a blob, metrics and settings as JSON. Pure Python.
 
-Reading is forgiving: what a hand or another version left there that does not fit is left out, so
-that one odd row never hides a chat.
+Reading is forgiving: what a hand, another version or a damaged disk left there that does not fit is
+left out, or the nearest value taken, so that one odd row never hides a chat.
 """
 
 import dataclasses
+import difflib
 import json
+import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, get_args
 
-from app.conversation import ChatSettings, ConversationId, Message, MessageId, OnFull
+from app.conversation import (
+    ChatSettings,
+    Conversation,
+    ConversationId,
+    ConversationSummary,
+    Message,
+    MessageId,
+    MessageStatus,
+    OnFull,
+)
 from app.failure_kind import FailureKind
 from app.settings import sampling_from_raw
 from inference.errors import InvalidRequestError
 from inference.metrics import RequestMetrics, ReuseStop
-from inference.request import PromptPart
+from inference.request import PromptPart, Role
+
+logger = logging.getLogger(__name__)
 
 _METRICS = frozenset(item.name for item in dataclasses.fields(RequestMetrics))
 _FAILURE_KINDS: dict[str, FailureKind] = {kind: kind for kind in get_args(FailureKind)}
 _REUSE_STOPS: dict[str, ReuseStop] = {stop: stop for stop in get_args(ReuseStop)}
+_ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+_STATUSES: dict[str, MessageStatus] = {status: status for status in get_args(MessageStatus)}
 _ON_FULL: dict[str, OnFull] = {choice: choice for choice in get_args(OnFull)}
 
 
@@ -30,24 +45,102 @@ class Row(Protocol):
         """The value in this column."""
 
 
+def summary_from_row(row: Row) -> ConversationSummary:
+    """A row of the chat list from one of the table of chats."""
+    return ConversationSummary(
+        ConversationId(text_from(row["id"])),
+        text_from(row["title"]),
+        number_from(row["updated_at"]),
+    )
+
+
+def conversation_from_row(row: Row, messages: Iterable[Message]) -> Conversation:
+    """A whole chat from its row and its messages, oldest first."""
+    found = {message.id: message for message in with_known_parents(messages)}
+    leaf_id = row["leaf_id"]
+    return Conversation(
+        ConversationId(row["id"]),
+        text_from(row["title"]),
+        number_from(row["created_at"]),
+        number_from(row["updated_at"]),
+        settings=chat_settings_from_text(row["settings"]),
+        messages=found,
+        leaf_id=leaf_id if leaf_id in found else max(found, default=None),
+    )
+
+
 def message_from_row(row: Row) -> Message:
     """A message from its row, which has all columns of the table."""
     return Message(
         MessageId(row["id"]),
         ConversationId(row["conversation_id"]),
         row["parent_id"],
-        row["role"],
-        row["content"],
-        row["created_at"],
-        status=row["status"],
+        _role(row),
+        text_from(row["content"]),
+        number_from(row["created_at"]),
+        status=status_from(row["status"]),
         token_ids=ids_from_blob(row["token_ids"]),
-        model_key=row["model_key"],
+        model_key=None if row["model_key"] is None else text_from(row["model_key"]),
         metrics=metrics_from_text(row["metrics"]),
-        error=row["error"],
+        error=None if row["error"] is None else text_from(row["error"]),
         failure_kind=_FAILURE_KINDS.get(row["failure_kind"]),
         part=part_from_blobs(row["part_ids"], row["part_digest"]),
         left_out=_count(row["left_out"]),
     )
+
+
+def with_known_parents(messages: Iterable[Message]) -> list[Message]:
+    """Messages of a chat, oldest first, each after one of those before it.
+
+    Where that is not what is stored, it is the newest one that it may have answered.
+    """
+    found: list[Message] = []
+    known: set[MessageId | None] = {None}
+    newest: dict[Role, MessageId] = {}
+    for message in messages:
+        if message.parent_id not in known:
+            logger.warning("What message %s follows is damaged", message.id)
+            parent_id = newest.get("assistant" if message.role == "user" else "user")
+            message = dataclasses.replace(message, parent_id=parent_id)
+        known.add(message.id)
+        newest[message.role] = message.id
+        found.append(message)
+    return found
+
+
+def text_from(value: object) -> str:
+    """A stored text; a sign stands for each letter that is damaged."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else ""
+
+
+def number_from(value: object) -> float:
+    """A stored time; 0 if it is damaged."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def status_from(value: object) -> MessageStatus:
+    """The state of a message; of a damaged one the nearest."""
+    status = _STATUSES.get(str(value))
+    if status is None:
+        status = _STATUSES[_nearest(value, _STATUSES) or "complete"]
+        logger.warning("The state of a message is damaged; it counts as %s", status)
+    return status
+
+
+def _role(row: Row) -> Role:
+    role = _ROLES.get(str(row["role"]))
+    if role is None:
+        # Only a reply has ids of its own.
+        likely = "user" if row["token_ids"] is None else "assistant"
+        role = _ROLES[_nearest(row["role"], _ROLES) or likely]
+        logger.warning("The role of message %s is damaged; it counts as %s", row["id"], role)
+    return role
+
+
+def _nearest(value: object, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(text_from(value), known, 1)), None)
 
 
 def ids_to_blob(token_ids: Sequence[int] | None) -> bytes | None:
@@ -85,7 +178,7 @@ def metrics_to_text(metrics: RequestMetrics | None) -> str | None:
     return None if metrics is None else json.dumps(dataclasses.asdict(metrics))
 
 
-def metrics_from_text(text: str | None) -> RequestMetrics | None:
+def metrics_from_text(text: object) -> RequestMetrics | None:
     """From JSON; unknown fields are left out, unreadable text gives None."""
     if text is None:
         return None
@@ -102,7 +195,7 @@ def chat_settings_to_text(settings: ChatSettings) -> str:
     return json.dumps(dataclasses.asdict(settings), ensure_ascii=False)
 
 
-def chat_settings_from_text(text: str) -> ChatSettings:
+def chat_settings_from_text(text: object) -> ChatSettings:
     """From JSON; what is not usable takes the general setting."""
     raw = _object(text)
     prompt = raw.get("system_prompt")
@@ -118,9 +211,9 @@ def _count(raw: object) -> int:
     return raw if isinstance(raw, int) and raw > 0 else 0
 
 
-def _object(text: str) -> dict[str, object]:
+def _object(text: object) -> dict[str, object]:
     try:
-        raw = json.loads(text)
+        raw = json.loads(text_from(text))
     except ValueError:
         return {}
     return raw if isinstance(raw, dict) else {}

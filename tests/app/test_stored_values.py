@@ -2,22 +2,35 @@ from typing import get_args
 
 import pytest
 
-from app.conversation import ChatSettings, ConversationId, Message, MessageId, OnFull
+from app.conversation import (
+    ChatSettings,
+    Conversation,
+    ConversationId,
+    Message,
+    MessageId,
+    MessageStatus,
+    OnFull,
+)
 from app.failure_kind import FailureKind
 from app.stored_values import (
     chat_settings_from_text,
     chat_settings_to_text,
+    conversation_from_row,
     ids_from_blob,
     ids_to_blob,
     message_from_row,
     metrics_from_text,
     metrics_to_text,
+    number_from,
     part_from_blobs,
     part_to_blobs,
+    status_from,
+    text_from,
+    with_known_parents,
 )
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics, ReuseStop
-from inference.request import PromptPart
+from inference.request import PromptPart, Role
 
 DIGEST = bytes(range(16))
 
@@ -92,6 +105,100 @@ def test_count_of_messages_left_out_that_is_odd_is_zero(value: object) -> None:
 @pytest.mark.parametrize("value", ["future", "", 3, b"memory"])
 def test_kind_of_failure_that_is_unknown_is_none(value: object) -> None:
     assert message_from_row(make_row(value)).failure_kind is None
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        *((status, status) for status in get_args(MessageStatus)),
+        *(("completf", "complete"), ("s\ufffdreaming", "streaming"), (b"len\xe7th", "length")),
+        *(("future", "complete"), ("", "complete"), (3, "complete"), (None, "complete")),
+    ],
+)
+def test_state_that_is_damaged_is_the_nearest_one(value: object, status: MessageStatus) -> None:
+    assert status_from(value) == status
+
+
+@pytest.mark.parametrize(
+    ("value", "token_ids", "role"),
+    [
+        *(("us\ufffdr", b"\7\0\0\0", "user"), ("assistbnt", None, "assistant")),
+        *(("", b"\7\0\0\0", "assistant"), (3, None, "user"), ("system", None, "system")),
+    ],
+)
+def test_role_that_is_damaged_is_the_nearest_one_or_what_the_ids_say(
+    value: object, token_ids: bytes | None, role: Role
+) -> None:
+    assert message_from_row(make_row(role=value, token_ids=token_ids)).role == role
+
+
+def test_odd_values_are_logged_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    message_from_row(make_row(role="zzzz", status="zzzz"))
+    assert caplog.messages == [
+        "The role of message 3 is damaged; it counts as assistant",
+        "The state of a message is damaged; it counts as complete",
+    ]
+
+
+def test_text_has_a_sign_for_what_is_damaged() -> None:
+    assert text_from("Öl") == "Öl"
+    assert text_from(b"\xc3\x96\xecl") == "Ö\ufffdl"
+    assert text_from(None) == text_from(3) == ""
+
+
+def test_time_that_is_damaged_is_zero() -> None:
+    assert number_from(2) == 2.0
+    assert number_from(1.5) == 1.5
+    assert number_from("1.5") == number_from(None) == 0.0
+
+
+def make_messages(*rows: tuple[int, object, str]) -> list[Message]:
+    return [
+        message_from_row(make_row(id=number, parent_id=parent, role=role, status="complete"))
+        for number, parent, role in rows
+    ]
+
+
+@pytest.mark.parametrize("parent", [9, 4, 3, "2", b"", -1])
+def test_message_that_follows_nothing_known_follows_the_newest_it_may_have_answered(
+    parent: object,
+) -> None:
+    messages = make_messages(
+        (1, None, "user"), (2, 1, "assistant"), (3, parent, "user"), (4, 3, "assistant")
+    )
+    assert [m.parent_id for m in with_known_parents(messages)] == [None, 1, 2, 3]
+
+
+def test_first_message_that_follows_nothing_known_stays_the_first() -> None:
+    messages = make_messages((1, 7, "user"), (2, 7, "assistant"), (3, 1, "assistant"))
+    assert [m.parent_id for m in with_known_parents(messages)] == [None, 1, 1]
+
+
+@pytest.mark.parametrize("leaf_id", [7, None, "1", b"\1"])
+def test_chat_whose_values_are_damaged_is_whole(leaf_id: object) -> None:
+    row = {
+        "id": "a",
+        "title": b"T\xe9",
+        "created_at": "then",
+        "updated_at": None,
+        "settings": b"\xff",
+        "leaf_id": leaf_id,
+    }
+    messages = make_messages((1, None, "user"), (2, 1, "assistant"))
+    assert conversation_from_row(row, messages) == Conversation(
+        ConversationId("a"),
+        "T\ufffd",
+        0.0,
+        0.0,
+        messages={message.id: message for message in messages},
+        leaf_id=MessageId(2),
+    )
+
+
+@pytest.mark.parametrize("value", [None, 3, b"\xff", 1.5])
+def test_settings_and_metrics_that_are_no_text_are_left_out(value: object) -> None:
+    assert chat_settings_from_text(value) == ChatSettings()
+    assert metrics_from_text(value) is None
 
 
 def test_ids_take_four_bytes_each_little_endian() -> None:
