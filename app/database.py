@@ -1,41 +1,37 @@
-"""Opening the SQLite file, and SQLite's errors in words for people. GUI thread."""
+"""Opening the SQLite file: what is in its place, whether it is sound, how it works. GUI thread."""
 
 import contextlib
-import logging
+import errno
 import os
 import sqlite3
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from app.damage import check_outline, check_whole, damage, put_aside
 from app.disk_sync import LOG_BYTES
-from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
+from app.errors import DatabaseTooNewError, StorageError
 from app.migrations import migrate, stored_version
 from app.private_files import make_private_file
 from app.search import holds
-from inference.regular_file import NotAFileError, open_regular
-
-logger = logging.getLogger(__name__)
+from app.sqlite_errors import (
+    SQLITE_ERRORS,
+    clear_mark,
+    errors_for_people,
+    is_damage,
+    is_marked,
+    is_odd,
+    storage_error,
+)
+from app.stored_values import text_from
+from inference.regular_file import NotAFileError, check_regular, open_regular
 
 BUSY_TIMEOUT_MS = 2000
 # A whole check reads the whole file; above this size only its outline is checked at start.
 FULL_CHECK_BYTES = 16 * 2**20
 
 _HEADER = b"SQLite format 3\0"
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_REASONS = {
-    sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space, then try again."),
-    sqlite3.SQLITE_IOERR: ("The disk reported an error.", "Check the disk and its free space."),
-    sqlite3.SQLITE_READONLY: (
-        "The file may not be written.",
-        "Change its rights, or choose another folder with --profile.",
-    ),
-    sqlite3.SQLITE_CANTOPEN: (
-        "The file cannot be opened.",
-        "Check the folder's rights, or choose another one with --profile.",
-    ),
-    sqlite3.SQLITE_BUSY: ("Another program holds the file.", "Try again in a moment."),
-}
+_OUR_TABLES = {"conversations", "messages"}
+_TAKE_AWAY = "Take it away, or choose another folder with --profile."
 
 
 def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
@@ -47,16 +43,19 @@ def open_database(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
 
     Raises:
         DatabaseTooNewError: Nothing was touched.
-        DatabaseDamagedError: The file was moved aside.
+        DatabaseDamagedError: The file was moved aside; what could be read is in its place.
         StorageError: It cannot be opened or written.
     """
+    was_marked = is_marked(path)
     try:
         return _opened(path, steps)
-    except sqlite3.DatabaseError as error:
-        if _primary_code(error) not in _DAMAGED:
+    except SQLITE_ERRORS as error:
+        # What SQLite does not understand twice is damage as well: a bit of the format's number, say.
+        if not is_damage(error) and not (was_marked and is_odd(error)):
             raise storage_error(error, path) from error
-        logger.error("The database is damaged: %s", error)
-        raise DatabaseDamagedError(path, _keep_aside(path)) from error
+        with errors_for_people(path):
+            told = put_aside(path, steps, error)
+        raise told from error
 
 
 def open_beside(path: Path) -> sqlite3.Connection:
@@ -77,6 +76,8 @@ def open_beside(path: Path) -> sqlite3.Connection:
 
 def _set_up(connection: sqlite3.Connection) -> None:
     """What holds for each connection alone."""
+    # A damaged letter must not hide the text around it.
+    connection.text_factory = text_from
     # Commits do not wait for the disk, and do not fold the log in: `disk_sync` does both.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
@@ -85,14 +86,14 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
+    _check_files(path)
     _check_header(path)
     make_private_file(path)  # what SQLite puts beside it gets the same rights
     connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+    connection.text_factory = text_from
     try:
-        found = stored_version(connection)
-        if found > len(steps):
-            raise DatabaseTooNewError(path, found, len(steps))
-        _check(connection, path)
+        found = _known_version(connection, path, len(steps))
+        _check(connection, path, steps[:found])
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}").fetchall()
@@ -107,35 +108,71 @@ def _opened(path: Path, steps: Sequence[str]) -> sqlite3.Connection:
     return connection
 
 
+def _check_files(path: Path) -> None:
+    """Say what is in the place of the file, or of those that SQLite puts beside it, if that is no file."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + ending)
+        try:
+            check_regular(os.stat(file).st_mode, file)
+        except OSError as error:
+            reason = _not_a_file(error)
+            if reason is not None:
+                subject = str(file) if ending else "it"
+                raise StorageError(
+                    f"The chats in {path} could not be read or stored: {subject} {reason}.",
+                    hint=_TAKE_AWAY,
+                ) from error
+
+
+def _not_a_file(error: OSError) -> str | None:
+    """What is there instead of a file; None if it is missing, or SQLite says better what is wrong."""
+    if isinstance(error, NotAFileError):
+        return str(error.strerror).removeprefix("it ")
+    if isinstance(error, IsADirectoryError):
+        return "is a folder, not a file"
+    if error.errno == errno.ELOOP:
+        return "is a link that leads back to itself"
+    return None
+
+
 def _check_header(path: Path) -> None:
     """Look before SQLite does: it may remove the newest changes beside a file it cannot read."""
     try:
         with open_regular(path) as file:
             header = file.read(len(_HEADER))
-    except NotAFileError as error:
-        raise StorageError(
-            f"The chats in {path} could not be read or stored: {error.strerror}.",
-            hint="Take it away, or choose another folder with --profile.",
-        ) from error
     except OSError:
         return  # missing, or SQLite says better what is wrong
     if header not in (b"", _HEADER):
-        raise _damage("file is not a database")
+        raise damage(sqlite3.SQLITE_NOTADB)
 
 
-def _damage(message: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(message)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
+def _known_version(connection: sqlite3.Connection, path: Path, num_known: int) -> int:
+    """The format of the file, which is ours; 0 for a new one."""
+    # The tables first: another process may make them, and the version with them, meanwhile.
+    tables = {
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
+    found = stored_version(connection)
+    if found > num_known:
+        raise DatabaseTooNewError(path, found, num_known)
+    if tables and tables.isdisjoint(_OUR_TABLES):
+        raise StorageError(
+            f"The chats in {path} could not be read or stored: it is a database of another program.",
+            hint=_TAKE_AWAY,
+        )
+    if tables and found == 0:
+        raise damage()
+    return found
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _check(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
     """Find damage while nothing was written yet."""
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if path.stat().st_size <= FULL_CHECK_BYTES:
-        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if result != "ok":
-            raise _damage(str(result))
+    if is_marked(path):
+        check_whole(connection, steps)
+        clear_mark(path)
+    elif path.stat().st_size <= FULL_CHECK_BYTES:
+        check_outline(connection)
 
 
 def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:
@@ -144,46 +181,3 @@ def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> No
     copy = sqlite3.connect(kept)
     with contextlib.closing(copy):
         connection.backup(copy)
-
-
-def _keep_aside(path: Path) -> Path | None:
-    """Give the damaged file and its log another name; None if that is refused."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    kept = path.with_name(f"{path.stem}.damaged-{stamp}{path.suffix}")
-    number = 1
-    while kept.exists():
-        number += 1
-        kept = path.with_name(f"{path.stem}.damaged-{stamp}-{number}{path.suffix}")
-    try:
-        for ending in ("-wal", "-shm"):
-            beside = path.with_name(path.name + ending)
-            if beside.exists():
-                os.rename(beside, kept.with_name(kept.name + ending))
-        os.rename(path, kept)
-    except OSError as error:
-        logger.error("The damaged database could not be moved: %s", error)
-        return None
-    return kept
-
-
-@contextlib.contextmanager
-def errors_for_people(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into StorageError."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise storage_error(error, path) from error
-
-
-def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
-    """The error in words for people."""
-    code = _primary_code(error)
-    if code in _DAMAGED:
-        return DatabaseDamagedError(path, None)
-    reason, hint = _REASONS.get(code, (f"{error}.", ""))
-    return StorageError(f"The chats in {path} could not be read or stored. {reason}", hint=hint)
-
-
-def _primary_code(error: sqlite3.Error) -> int:
-    # The low byte is the kind, the rest its detail: https://sqlite.org/rescode.html
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

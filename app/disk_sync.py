@@ -12,6 +12,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
+from app.sqlite_errors import SQLITE_ERRORS
+
 logger = logging.getLogger(__name__)
 
 LOG_BYTES = 4 * 2**20
@@ -56,7 +58,7 @@ class DiskSync:
             is_last = self._is_over
             try:
                 self._sync()
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, *SQLITE_ERRORS) as error:
                 logger.error("The chats may not be on the disk yet: %s", type(error).__name__)
 
     def _sync(self) -> None:

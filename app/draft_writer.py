@@ -6,14 +6,14 @@ could not be stored is tried again, and until then it is known here.
 
 import contextlib
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from app.conversation import ConversationId
-from app.database import open_beside, storage_error
+from app.database import open_beside
 from app.errors import StorageError
+from app.sqlite_errors import SQLITE_ERRORS, storage_error
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DraftWriter:
     def _store(self, taken: dict[ConversationId | None, str]) -> None:
         try:
             self._write(taken)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if self.problem is None:
                 logger.error("Unsent text could not be stored: %s", type(error).__name__)
             self.problem = storage_error(error, self._path)

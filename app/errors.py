@@ -71,13 +71,13 @@ class DatabaseDamagedError(StorageError):
     """The database file is damaged.
 
     Attributes:
-        kept_as: Where the damaged file is now; None when it could not be moved.
+        kept_as: Where the damaged file is now; None when it was not moved.
     """
 
-    def __init__(self, path: Path, kept_as: Path | None) -> None:
+    def __init__(self, path: Path, kept_as: Path | None, *, hint: str) -> None:
         self.kept_as = kept_as
         kept = f"It is kept as {kept_as}." if kept_as else "It was left as it is."
         super().__init__(
             f"The chats in {path} cannot be read, the file is damaged. {kept}",
-            hint="Start again to go on with an empty list, or put a backup in its place.",
+            hint=hint,
         )

@@ -81,6 +81,8 @@ CREATE TABLE drafts (                       -- what is written and not sent yet
 );
 """
 
+_TEXT_INDEXES = ("message_index", "title_index")
+
 # The step at index i leads from version i to version i + 1.
 STEPS: tuple[str, ...] = (VERSION_1, VERSION_2, VERSION_3, VERSION_4)
 
@@ -106,6 +108,12 @@ def migrate(connection: sqlite3.Connection, steps: Sequence[str] = STEPS) -> Non
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def make_text_indexes(connection: sqlite3.Connection) -> None:
+    """Make them anew from the texts, whatever they hold."""
+    for index in _TEXT_INDEXES:
+        connection.execute(f"INSERT INTO {index}({index}) VALUES ('rebuild')")
 
 
 def _statements(script: str) -> list[str]:

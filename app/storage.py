@@ -20,19 +20,23 @@ from app.conversation import (
     MessageId,
     MessageStatus,
 )
-from app.database import errors_for_people, open_database
+from app.database import open_database
 from app.disk_sync import DiskSync
 from app.draft_writer import DraftWriter
 from app.errors import StorageError
 from app.migrations import STEPS
 from app.search import SearchHit, hit_from_row, search_query
+from app.sqlite_errors import errors_for_people
 from app.stored_values import (
-    chat_settings_from_text,
     chat_settings_to_text,
+    conversation_from_row,
     ids_to_blob,
     message_from_row,
     metrics_to_text,
     part_to_blobs,
+    status_from,
+    summary_from_row,
+    text_from,
 )
 from inference.request import PromptPart, Role
 
@@ -79,8 +83,12 @@ class ConversationStore:
         self._connection = open_database(path, steps)
         self._disk = DiskSync(path)
         self._drafts = DraftWriter(path, committed=self._disk.request)
-        self._seen_version = self._data_version()
-        self._seen_list = self._list_state()
+        try:
+            self._seen_version = self._data_version()
+            self._seen_list = self._list_state()
+        except StorageError:
+            self._connection.close()
+            raise
 
     # ------------------------------------------------------------------ conversations
 
@@ -90,7 +98,7 @@ class ConversationStore:
             "SELECT id, title, updated_at FROM conversations WHERE deleted_at IS NULL"
             " ORDER BY updated_at DESC, key DESC"
         )
-        return [ConversationSummary(ConversationId(r[0]), r[1], r[2]) for r in rows]
+        return list(map(summary_from_row, rows))
 
     def find_by_title(self, title: str) -> ConversationId | None:
         """The last used chat with exactly this title."""
@@ -118,33 +126,23 @@ class ConversationStore:
     def load(self, conversation_id: ConversationId) -> Conversation | None:
         """A whole chat; None if it is not there or deleted."""
         rows = self._read(
-            "SELECT title, created_at, updated_at, settings, leaf_id FROM conversations"
-            " WHERE id = ? AND deleted_at IS NULL",
-            (conversation_id,),
+            "SELECT :chat AS id, title, created_at, updated_at, settings, leaf_id"
+            " FROM conversations WHERE id = :chat AND deleted_at IS NULL",
+            {"chat": conversation_id},
         )
         if not rows:
             return None
-        title, created_at, updated_at, settings, leaf_id = rows[0]
-        messages = {message.id: message for message in self.messages_from(conversation_id)}
-        return Conversation(
-            conversation_id,
-            title,
-            created_at,
-            updated_at,
-            settings=chat_settings_from_text(settings),
-            messages=messages,
-            leaf_id=leaf_id if leaf_id in messages else max(messages, default=None),
-        )
+        return conversation_from_row(rows[0], self.messages_from(conversation_id))
 
     def messages_from(
         self, conversation_id: ConversationId, first_id: MessageId = NO_MESSAGE
     ) -> list[Message]:
         """A chat's messages with this id or a higher one, which are all that were added since it."""
         found = self._read(
-            "SELECT id, conversation_id, parent_id, role, content, created_at, status, token_ids,"
-            " model_key, metrics, error, failure_kind, part_ids, part_digest, left_out"
-            " FROM messages WHERE conversation_id = ? AND id >= ? ORDER BY id",
-            (conversation_id, first_id),
+            "SELECT id, :chat AS conversation_id, parent_id, role, content, created_at, status,"
+            " token_ids, model_key, metrics, error, failure_kind, part_ids, part_digest, left_out"
+            " FROM messages WHERE conversation_id = :chat AND id >= :first ORDER BY id",
+            {"chat": conversation_id, "first": first_id},
         )
         return list(map(message_from_row, found))
 
@@ -176,7 +174,9 @@ class ConversationStore:
             " WHERE conversations.id = ? AND deleted_at IS NULL",
             (conversation_id,),
         )
-        return StoredEnd(MessageId(rows[0][0]), rows[0][1], rows[0][2]) if rows else None
+        if not rows:
+            return None
+        return StoredEnd(MessageId(rows[0][0]), status_from(rows[0][1]), rows[0][2] or 0)
 
     def touch(self, conversation_id: ConversationId) -> float:
         """Move a chat to the top of the list; returns the time that was stored."""
@@ -289,7 +289,7 @@ class ConversationStore:
         rows = self._read(
             "SELECT content FROM drafts WHERE conversation_id IS ?", (conversation_id,)
         )
-        return rows[0][0] if rows else ""
+        return text_from(rows[0][0]) if rows else ""
 
     @property
     def draft_problem(self) -> StorageError | None:
@@ -363,7 +363,9 @@ class ConversationStore:
         )[0]
         return row[0], row[1]
 
-    def _read(self, sql: str, arguments: Sequence[object] = ()) -> list[sqlite3.Row]:
+    def _read(
+        self, sql: str, arguments: Sequence[object] | Mapping[str, object] = ()
+    ) -> list[sqlite3.Row]:
         with errors_for_people(self.path):
             return self._connection.execute(sql, arguments).fetchall()
 

@@ -1,4 +1,3 @@
-import itertools
 import os
 import signal
 import sqlite3
@@ -19,19 +18,14 @@ from app.conversation import (
     Message,
     MessageId,
 )
-from app.database import FULL_CHECK_BYTES, storage_error
-from app.errors import DatabaseDamagedError, DatabaseTooNewError, StorageError
+from app.errors import DatabaseTooNewError, StorageError
 from app.migrations import STEPS, migrate, stored_version
+from app.sqlite_errors import storage_error
 from app.storage import ConversationStore, StoredEnd
 from inference.config import SamplingParams
 from inference.metrics import RequestMetrics
-from inference.request import PromptPart, Role
-
-
-def make_store(tmp_path: Path, **arguments: object) -> ConversationStore:
-    """Its clock counts 1, 2, 3, …"""
-    ticks = itertools.count(1)
-    return ConversationStore(tmp_path / "chats.db", clock=lambda: float(next(ticks)), **arguments)  # type: ignore[arg-type]
+from inference.request import PromptPart
+from tests.app.stored_chats import add_chat, hits, make_store
 
 
 @pytest.fixture
@@ -39,23 +33,6 @@ def store(tmp_path: Path) -> Iterator[ConversationStore]:
     store = make_store(tmp_path)
     yield store
     store.close()
-
-
-def add_chat(store: ConversationStore, name: str, *texts: str) -> Conversation:
-    """A chat with these messages in one line, the first by the user."""
-    chat = Conversation(ConversationId(name), f"Title {name}", 0.0, 0.0)
-    store.add_conversation(chat)
-    parent: MessageId | None = None
-    for number, text in enumerate(texts):
-        role: Role = "assistant" if number % 2 else "user"
-        parent = store.add_message(chat.id, parent_id=parent, role=role, content=text).id
-    loaded = store.load(chat.id)
-    assert loaded is not None
-    return loaded
-
-
-def hits(store: ConversationStore, text: str) -> list[tuple[str, int | None]]:
-    return [(hit.conversation.id, hit.message_id) for hit in store.search(text)]
 
 
 # ---------------------------------------------------------------- chats and messages
@@ -206,7 +183,7 @@ def test_purge_removes_deleted_chats_and_their_text_from_the_file(tmp_path: Path
 
 
 def test_message_of_no_chat_is_refused_and_nothing_stays(store: ConversationStore) -> None:
-    with pytest.raises(StorageError, match="FOREIGN KEY"):
+    with pytest.raises(StorageError, match=r"SQLite refused it \(SQLITE_CONSTRAINT_FOREIGNKEY\)\."):
         store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
     assert store.search("Hi") == []
 
@@ -350,84 +327,6 @@ def test_database_of_version_1_opens_and_takes_the_kind_of_a_failure(tmp_path: P
     copy.close()
 
 
-@pytest.mark.parametrize("content", [b"not a database " * 100, b"<html>" + b"x" * 5000])
-def test_file_that_is_no_database_is_kept_aside(
-    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.database.time.strftime", lambda _: "20261129-120000")
-    path = tmp_path / "chats.db"
-    path.write_bytes(content)
-    (tmp_path / "chats.db-wal").write_bytes(b"newest changes")
-    with pytest.raises(DatabaseDamagedError) as caught:
-        make_store(tmp_path)
-    kept = caught.value.kept_as
-    assert kept is not None
-    assert kept.with_name(kept.name + "-wal").read_bytes() == b"newest changes"
-    assert str(kept) in str(caught.value)
-    assert kept.read_bytes() == content
-    path.write_bytes(content)
-    with pytest.raises(DatabaseDamagedError) as second:
-        make_store(tmp_path)
-    assert kept.name == "chats.damaged-20261129-120000.db"
-    assert second.value.kept_as == tmp_path / "chats.damaged-20261129-120000-2.db"
-    store = make_store(tmp_path)
-    assert store.conversations() == []
-    store.close()
-
-
-def make_damaged_database(tmp_path: Path) -> Path:
-    """A sound header and a page in the middle that is noise."""
-    store = make_store(tmp_path)
-    for number in range(50):
-        add_chat(store, str(number), "text " * 500)
-    store.close()
-    path = tmp_path / "chats.db"
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2 // 4096 * 4096
-    content[middle : middle + 4096] = b"\xa5" * 4096
-    path.write_bytes(content)
-    return path
-
-
-def test_database_with_a_damaged_page_is_kept_aside(tmp_path: Path) -> None:
-    path = make_damaged_database(tmp_path)
-    content = path.read_bytes()
-    with pytest.raises(DatabaseDamagedError) as caught:
-        make_store(tmp_path)
-    kept = caught.value.kept_as
-    assert kept is not None
-    assert kept.read_bytes() == content
-    assert not path.exists()
-
-
-def test_database_too_big_for_a_whole_check_is_opened_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert FULL_CHECK_BYTES > 1_000_000
-    make_damaged_database(tmp_path)
-    monkeypatch.setattr("app.database.FULL_CHECK_BYTES", 100)
-    store = make_store(tmp_path)
-    with pytest.raises(DatabaseDamagedError) as caught:
-        [store.load(ConversationId(str(number))) for number in range(50)]
-    assert caught.value.kept_as is None
-    store.close()
-
-
-def test_damaged_file_that_cannot_be_moved_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "chats.db"
-    path.write_bytes(b"noise " * 1000)
-
-    def refuse(source: object, target: object) -> None:
-        raise PermissionError("no")
-
-    monkeypatch.setattr("app.database.os.rename", refuse)
-    with pytest.raises(DatabaseDamagedError, match="left as it is"):
-        make_store(tmp_path)
-    assert path.read_bytes() == b"noise " * 1000
-
-
 def test_database_in_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened") as caught:
         make_store(tmp_path / "nowhere")
@@ -471,17 +370,20 @@ def test_commit_that_fails_is_rolled_back(tmp_path: Path) -> None:
             store._execute("PRAGMA defer_foreign_keys = ON", ())
             store.add_message(ConversationId("x"), parent_id=None, role="user", content="Hi")
 
-    with pytest.raises(StorageError, match="FOREIGN KEY"):
+    with pytest.raises(StorageError, match=r"SQLite refused it \(SQLITE_CONSTRAINT_FOREIGNKEY\)\."):
         add_an_orphan()
     add_chat(store, "a", "1")
     assert [chat.id for chat in store.conversations()] == ["a"]
     store.close()
 
 
-def test_unknown_error_keeps_its_own_words(tmp_path: Path) -> None:
-    error = storage_error(sqlite3.OperationalError("odd thing"), tmp_path)
-    assert str(error).endswith("odd thing.")
-    assert error.hint == ""
+def test_unknown_error_is_told_by_its_name_without_its_words(tmp_path: Path) -> None:
+    error = storage_error(sqlite3.OperationalError("odd thing"), tmp_path / "chats.db")
+    assert str(error) == (
+        f"The chats in {tmp_path / 'chats.db'} could not be read or stored."
+        " SQLite refused it (OperationalError)."
+    )
+    assert error.hint == "Start Quire again, or choose another folder with --profile."
 
 
 WRITER = """
