@@ -17,6 +17,7 @@ from app.cli import (
     BadInputError,
     ask,
     complain,
+    parse_profile,
     parse_window_arguments,
 )
 from app.errors import ProfileError
@@ -55,8 +56,14 @@ def main(arguments: Sequence[str]) -> int:
         if not logging.getLogger().handlers:  # else the traceback would land on the terminal
             logging.getLogger().addHandler(logging.NullHandler())
         logging.getLogger(__name__).critical("Quire ended with an error", exc_info=error)
-        complain(f"something went wrong inside Quire: {type(error).__name__}. The log says more.")
+        name, place = type(error).__name__, _log_place(arguments)
+        complain(f"something went wrong inside Quire: {name}. The log says more{place}.")
         return EXIT_FAILED
+
+
+def _log_place(arguments: Sequence[str]) -> str:
+    log = Paths(parse_profile(arguments)).log_file
+    return f": {log}" if log.is_file() else ""
 
 
 def _open_missing_streams() -> None:

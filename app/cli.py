@@ -59,9 +59,21 @@ class OutputFailedError(BrokenPipeError):
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=_path, metavar="PATH", help="a GGUF file or model folder")
+    _add_profile(parser)
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", type=_path, metavar="DIR", help="keep settings, chats and logs in DIR"
     )
+
+
+def parse_profile(arguments: Sequence[str]) -> Path | None:
+    """The profile's folder among arguments that are known to be right; None if none is named."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    _add_profile(parser)
+    profile: Path | None = parser.parse_known_args(arguments)[0].profile
+    return profile
 
 
 def _path(text: str) -> Path:

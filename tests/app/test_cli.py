@@ -294,20 +294,26 @@ def test_interrupt_while_reading_the_question_is_code_130(
     assert main(["ask", "x"]) == 130
 
 
-def test_bug_is_one_line_and_code_1(
+def test_bug_is_one_line_with_the_place_of_the_log_and_code_1(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     def break_down(question: str) -> str:
         raise ZeroDivisionError
 
     monkeypatch.setattr("app.cli.read_question", break_down)
-    assert main(["ask", "x"]) == 1
-    assert capsys.readouterr().err == (
-        "quire: something went wrong inside Quire: ZeroDivisionError. The log says more.\n"
-    )
+    profile = ["--profile", str(tmp_path)]
+    assert main(["ask", "x", *profile]) == 1
+    said = "quire: something went wrong inside Quire: ZeroDivisionError. The log says more"
+    assert capsys.readouterr().err == f"{said}.\n"
     assert "Quire ended with an error" in caplog.text
+    log = Paths(tmp_path).log_file
+    log.parent.mkdir()
+    log.touch()
+    assert main(["ask", "x", *profile]) == 1
+    assert capsys.readouterr().err == f"{said}: {log}.\n"
 
 
 @pytest.mark.parametrize("option", ["--conversation", "--system"])
