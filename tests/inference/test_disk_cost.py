@@ -1,7 +1,9 @@
 """What saving a turn costs the threads that compute: how often each of its blocks is looked at."""
 
 import os
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from inference import transfers as transfers_module
+from inference.kernels.library import load_kernels
+from inference.kv_cache import kv_rows
 from inference.kv_cache.block import ROOT_KEY, BlockHash, hash_block
 from inference.kv_cache.disk.claims import Block
 from inference.kv_cache.disk.index import PieceIndex
+from inference.kv_cache.disk.row_source import RowFile
 from inference.kv_cache.disk.store import DiskStore
+from inference.kv_cache.kv_rows import KvRows
 from tests.inference import disk_stores
 from tests.inference.disk_stores import (
     key_of,
@@ -122,23 +128,52 @@ def test_blocks_that_are_whole_on_disk_are_named_and_looked_for_once_a_turn(
     assert counts == {"names": len(held), "covers": len(held), "looks": len(held)}
 
 
-def test_saver_sleeps_once_for_several_small_blocks(
+def test_saver_without_kernels_sleeps_once_for_several_small_blocks(
     small: SmallMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers_module, "BURST_BYTES", 3 * small.tensors.block_bytes + 1)
+    monkeypatch.setattr(kv_rows, "BURST_BYTES", 3 * small.tensors.block_bytes + 1)
+    monkeypatch.setattr(kv_rows, "load_kernels", lambda: None)
     monkeypatch.setattr(transfers_module, "SPREAD_S", 0.3)
     pauses: list[float] = []
 
-    class Quiet(threading.Event):
+    class Hurry(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             pauses.append(timeout or 0.0)
             return super().wait(timeout)
 
-    monkeypatch.setattr(small.transfers, "_is_quiet", Quiet())
+    rows = KvRows(small.tensors)
+    monkeypatch.setattr(rows, "_is_hurried", Hurry())
+    monkeypatch.setattr(small.transfers, "_rows", rows)
+    began = time.monotonic()
     small.transfers.save("chat", small.held(TOKENS), TOKENS)
     small.transfers.wait_for_any(WAIT_S)
     assert len(pauses) == 3  # eight blocks
-    assert all(0.05 < pause <= 0.1 for pause in pauses)
+    assert time.monotonic() - began >= 0.29  # the last one ends when the turn is due
+    assert pauses[0] <= 0.3 * 3 / 8
+
+
+@pytest.mark.skipif(sys.platform == "win32" or load_kernels() is None, reason="needs the kernels")
+def test_saver_hands_many_blocks_at_a_time_to_the_kernels_with_their_share_of_the_time(
+    small: SmallMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_rows, "BLOCKS_AT_ONCE", 3)
+    monkeypatch.setattr(transfers_module, "SPREAD_S", 0.3)
+    calls: list[tuple[int, float]] = []
+
+    class Told(KvRows):
+        def write_files(self, files: Sequence[RowFile]) -> Sequence[bool]:
+            calls.append((len(files), self.spread_s))
+            return super().write_files(files)
+
+    rows = Told(small.tensors)
+    monkeypatch.setattr(small.transfers, "_rows", rows)
+    small.transfers.set_computing(True)
+    began = time.monotonic()
+    small.transfers.save("chat", small.held(TOKENS), TOKENS)
+    small.transfers.wait_for_any(WAIT_S)
+    assert [count for count, _ in calls] == [3, 3, 2]
+    assert time.monotonic() - began >= 0.29  # no step ends, so each waits for all of its share
+    assert calls[0][1] <= 0.3 * 3 / 8
 
 
 def test_what_another_process_wrote_behind_a_gap_is_not_written_again(tmp_path: Path) -> None:
