@@ -64,7 +64,7 @@ def open_engine(path: str, config: EngineConfig) -> EngineLike:
 
     # Libraries that are being imported catch whatever is raised in them, Ctrl+C too.
     with Interrupts() as interrupts:
-        engine = import_engine(path)
+        engine = import_engine()
     interrupts.let_through()
     return engine.load(path, config, on_progress=tell)
 

@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inference.model import memory_ahead
 from inference.model.first_import import quick_first_import
 
 if TYPE_CHECKING:
@@ -27,14 +26,8 @@ logger = logging.getLogger(__name__)
 _LIBRARIES = ("torch_global_deps", "c10", "torch_cpu", "torch_cuda", "torch", "torch_python")
 
 
-def import_engine(path: str = "") -> "type[Engine]":
-    """Give the engine's class; only the first call takes long.
-
-    Args:
-        path: The model that is to be loaded next; memory for it is made ready meanwhile.
-    """
-    if path and not _is_for_cuda():
-        memory_ahead.begin(path)
+def import_engine() -> "type[Engine]":
+    """Give the engine's class; only the first call takes long."""
     preload_torch()
     with quick_first_import():
         from inference.engine import Engine  # heavy: torch and transformers
@@ -47,8 +40,10 @@ def preload_torch() -> int:
     Returns:
         How many libraries were loaded.
     """
-    folder = _library_folder()
-    return 0 if folder is None else preload_libraries(folder, _LIBRARIES)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return 0
+    return preload_libraries(Path(spec.origin).parent / "lib", _LIBRARIES)
 
 
 def preload_libraries(folder: Path, names: tuple[str, ...]) -> int:
@@ -74,15 +69,3 @@ def preload_libraries(folder: Path, names: tuple[str, ...]) -> int:
         else:
             logger.info("%s is left to the import", path.name)
     return num_loaded
-
-
-def _library_folder() -> Path | None:
-    """Where torch's libraries lie; None without torch."""
-    spec = importlib.util.find_spec("torch")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "lib"
-
-
-def _is_for_cuda() -> bool:
-    """Whether weights will rather lie on a device."""
-    folder = _library_folder()
-    return folder is not None and any(folder.glob("*torch_cuda*"))

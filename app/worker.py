@@ -82,4 +82,4 @@ def open_engine(
     path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
 ) -> EngineLike:
     """Open a model with the real engine."""
-    return import_engine(path).load(path, config, on_progress=on_progress)
+    return import_engine().load(path, config, on_progress=on_progress)

@@ -27,7 +27,6 @@ from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.kv_loading import StageCallback, make_kv
 from inference.metrics import ModelInfo
-from inference.model import memory_ahead
 from inference.model.base import LanguageModel, Runner
 from inference.model.devices import choose_device
 from inference.model.graphs import GraphRunner
@@ -108,20 +107,17 @@ def load_parts(
     num_threads = config.num_threads or _default_threads()
     torch.set_num_threads(num_threads)
     weights = WeightFiles.seen_at(path)
-    try:
-        loaded = load(
-            path,
-            device=device,
-            dtype=config.dtype,
-            backend=config.backend,
-            num_threads=num_threads,
-            weights=config.weights,
-            cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
-            kv=KvWish(config.kv_scheme, config.context_tokens, config.kv_cache_bytes),
-            on_progress=_scaled(on_progress),
-        )
-    finally:
-        memory_ahead.drop()  # a path that had no use for it did not take it
+    loaded = load(
+        path,
+        device=device,
+        dtype=config.dtype,
+        backend=config.backend,
+        num_threads=num_threads,
+        weights=config.weights,
+        cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
+        kv=KvWish(config.kv_scheme, config.context_tokens, config.kv_cache_bytes),
+        on_progress=_scaled(on_progress),
+    )
     model = _make_model(loaded, path)
     if model.path_name == "fast":
         # All that is left for torch is sampling. After an operator its threads spin for a while, on the

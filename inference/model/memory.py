@@ -10,7 +10,6 @@ import torch
 
 from inference.config import DtypeName
 from inference.errors import NotEnoughMemoryError
-from inference.model import memory_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ def free_bytes(device: str) -> int:
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
     if kind == "xpu":
         return int(torch.xpu.mem_get_info(torch.device(device))[0])
-    return int(psutil.virtual_memory().available) + memory_ahead.ready_bytes()
+    return int(psutil.virtual_memory().available)
 
 
 def release_unused(device: str) -> None:

@@ -17,7 +17,6 @@ import torch
 from inference.formats.weight_file import StoredTensor, WeightFile
 from inference.kernels.library import ALIGNMENT, Kernels
 from inference.kernels.structures import Matrix, MatrixType
-from inference.model import memory_ahead
 from inference.model.decoder_weights import DecoderWeights, read_weight
 from inference.model.progress import LoadReporter
 from inference.model.spec import WeightKey
@@ -176,9 +175,7 @@ class _Packing:
 
 def _divided(sizes: Mapping[WeightKey, int]) -> dict[WeightKey, Bytes]:
     """Memory for each matrix, in one piece: Linux backs it by large pages, sooner had and read."""
-    num_bytes = sum(sizes.values()) + ALIGNMENT
-    ahead = memory_ahead.take(num_bytes)
-    whole = np.empty(num_bytes, np.uint8) if ahead is None else np.frombuffer(ahead, np.uint8)
+    whole = np.empty(sum(sizes.values()) + ALIGNMENT, dtype=np.uint8)
     end = -whole.ctypes.data % ALIGNMENT
     parts = {}
     for key, size in sizes.items():

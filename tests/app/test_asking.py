@@ -654,7 +654,7 @@ def test_interrupt_that_a_library_swallows_while_it_is_imported_ends_ask(
         def load(*arguments: object, **options: object) -> NoReturn:
             raise AssertionError("it goes on")
 
-    def swallowing(_path: str) -> type[NeverLoaded]:
+    def swallowing() -> type[NeverLoaded]:
         with contextlib.suppress(BaseException):
             signal.raise_signal(signal.SIGINT)
         return NeverLoaded

@@ -35,7 +35,7 @@ TITLES = (
     ("Letter to the landlord", 0.2),
     ("Regex for ISO dates", 0.3),
     ("Trip to Lisbon in May", 1.1),
-    ("给妈妈的生日祝词", 1.2),
+    ("Recette de crème brûlée", 1.2),
     ("Why dusk turns violet", 1.3),
     ("Refactor the invoice parser", 3.0),
     ("Meal plan without dairy", 4.0),
