@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::chrono::microseconds kLongestWait(20000);  // until is_hurried is looked at again
 
+std::atomic<int> num_awake{0};    // threads of teams
 std::atomic<int> num_waiting{0};  // changed with the lock held
 std::mutex lock;
 std::condition_variable pause_begins;
@@ -17,8 +18,10 @@ uint64_t num_pauses = 0;  // since somebody waited for the first; changed with t
 
 }  // namespace
 
-void tell_pause() {
-  if (num_waiting.load() == 0) return;
+void note_awake() { num_awake.fetch_add(1); }
+
+void note_asleep() {
+  if (num_awake.fetch_sub(1) != 1 || num_waiting.load() == 0) return;
   {
     std::lock_guard<std::mutex> held(lock);
     ++num_pauses;

@@ -8,12 +8,14 @@
 
 namespace quire {
 
-// A thread of a team found nothing to do for a while and goes to sleep: whoever waits is woken by it, and so gets
-// its core.
-void tell_pause();
+// A thread of a team begins to work, or to look for work.
+void note_awake();
+// It found nothing to do for a while and goes to sleep. If all others do, whoever waits is woken by it, and so gets its
+// core.
+void note_asleep();
 
-// Return true when the next thread of any team goes to sleep, or false after so long. A pause that has begun already is
-// not taken: it may be over soon.
+// Return true when the last thread of all teams goes to sleep, or false after so long. A pause that has begun already
+// is not taken: it may be over soon.
 bool wait_for_pause(std::chrono::microseconds longest);
 
 // Spreads pieces of work over a time, so that each is begun in a pause if possible.

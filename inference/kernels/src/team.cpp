@@ -103,18 +103,21 @@ bool Team::claim_and_work(int thread) {
 }
 
 void Team::help(int thread) {
+  note_awake();
   while (wait_for_chunks()) claim_and_work(thread);
+  note_asleep();
 }
 
 // False: the team is being freed.
 bool Team::wait_for_chunks() {
   const auto is_time = [this] { return has_chunks() || is_closing_.load(std::memory_order_relaxed); };
   if (!spin(kHelperSpin, is_time)) {
-    tell_pause();
+    note_asleep();
     std::unique_lock<std::mutex> lock(sleep_);
     num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, is_time);
     num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+    note_awake();
   }
   return !is_closing_.load(std::memory_order_relaxed);
 }
