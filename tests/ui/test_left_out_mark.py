@@ -22,7 +22,6 @@ def _chat(qtbot: QtBot) -> tuple[MessageList, LeftOutMark]:
 
 def _mark(qtbot: QtBot, shown: MessageList, message_id: int | None) -> None:
     shown.mark_left_out(None if message_id is None else MessageId(message_id))
-    qtbot.wait(20)  # one frame of the column
     settle(qtbot, shown)
 
 

@@ -104,8 +104,8 @@ class MessageColumn(QScrollArea):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every message has its view and nothing is left to do."""
-        return not self._busy and not self._stale
+        """Whether every message has its view and its place, and nothing is left to do."""
+        return not (self._busy or self._stale or self._pacer.is_waiting)
 
     def _mark_stale(self, message_id: MessageId) -> None:
         self._stale.add(message_id)
