@@ -28,14 +28,17 @@ def test_disk_that_does_not_answer_is_not_waited_for(
 ) -> None:
     quick, slow = str(tmp_path / "quick"), str(tmp_path / "slow")
     gate, looks, exists = threading.Event(), [], os.path.exists
+    is_asked = threading.Event()
 
     def exists_late(path: str) -> bool:
         looks.append(path)
+        is_asked.set()
         return path == slow and gate.wait(LONG_S) and exists(path)
 
     monkeypatch.setattr("app.present_files.os.path.exists", exists_late)
     files = PresentFiles()
     assert files.of([slow], wait_s=0.0) == [slow]  # nobody knows better
+    assert is_asked.wait(LONG_S)
     assert files.of([quick, slow], wait_s=LONG_S) == [slow]
     assert looks == [slow, quick]  # no second thread waits for it
     gate.set()
