@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _log_place(arguments: Sequence[str]) -> str:
     log = Paths(parse_profile(arguments)).log_file
-    return f": {log}" if log.is_file() else ""
+    return f": {log}" if os.path.isfile(log) else ""
 
 
 def _open_missing_streams() -> None:

@@ -11,7 +11,13 @@ from pathlib import Path
 from app.errors import DatabaseDamagedError
 from app.migrations import make_text_indexes, migrate
 from app.salvage import remove, salvaged
-from app.sqlite_errors import SQLITE_ERRORS, clear_mark, error_name, primary_code
+from app.sqlite_errors import (
+    SQLITE_ERRORS,
+    clear_mark,
+    error_name,
+    errors_for_people,
+    primary_code,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +27,7 @@ _COPIED = (
     " backup in its place."
 )
 _IN_USE = "Close the other Quire that has it open, then start again."
+_MOVED_BY_ANOTHER = "Another Quire has kept it under another name meanwhile. Start again."
 _NOT_MOVED = "Move it away and put a backup in its place, or choose another folder with --profile."
 
 # The tables of a text index are SQLite's own, and not the same in each release of it.
@@ -38,40 +45,51 @@ def damage(code: int = sqlite3.SQLITE_CORRUPT) -> sqlite3.DatabaseError:
     return error
 
 
-def check_outline(connection: sqlite3.Connection) -> None:
+def is_outline_sound(connection: sqlite3.Connection) -> bool:
     """Look at all pages, but not whether indexes and tables agree.
 
     Raises:
         sqlite3.DatabaseError: It is damaged.
     """
-    _demand_ok(connection, "quick_check")
+    return _is_ok(connection, "quick_check")
 
 
-def check_whole(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
+def check_whole(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
     """Look at everything, and make the text indexes anew: no check proves all of them.
 
     Args:
         connection: To the database.
+        path: Its file.
         steps: The migrations that made it.
 
     Raises:
         sqlite3.DatabaseError: It is damaged.
+        StorageError: This SQLite cannot make such a database.
     """
-    _demand_ok(connection, "integrity_check")
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as sound:
-        migrate(sound, steps)
-        wanted = set(map(tuple, sound.execute(_SCHEMA)))
-    if set(map(tuple, connection.execute(_SCHEMA))) != wanted:
+    with errors_for_people(path):
+        wanted = _schema_of(steps)
+    # Newer releases of SQLite look at the text indexes too, and those can be made anew.
+    if steps and not _is_ok(connection, "integrity_check"):
+        make_text_indexes(connection)
+    if not _is_ok(connection, "integrity_check"):
+        raise damage()
+    if not wanted <= set(map(tuple, connection.execute(_SCHEMA))):
         raise damage()
     if steps:
         make_text_indexes(connection)
+
+
+def _schema_of(steps: Sequence[str]) -> set[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as sound:
+        migrate(sound, steps)
+        return set(map(tuple, sound.execute(_SCHEMA)))
 
 
 def put_aside(path: Path, steps: Sequence[str], error: Exception) -> DatabaseDamagedError:
     """Keep the damaged file under another name, and put a copy of what can be read in its place.
 
     Args:
-        path: The file; it stays where it is while another process has it open.
+        path: The file; it stays where it is while another process has it open, as far as it can be asked.
         steps: The migrations.
         error: How the damage shows.
 
@@ -83,18 +101,18 @@ def put_aside(path: Path, steps: Sequence[str], error: Exception) -> DatabaseDam
     """
     logger.error("The database is damaged: %s", error_name(error))
     copy: Path | None = None
+    file = _identity(path)
     # Of what is no database nothing can be read, and SQLite might remove the log beside it.
     if primary_code(error) != sqlite3.SQLITE_NOTADB:
         if _is_open_elsewhere(path):
             return DatabaseDamagedError(path, None, hint=_IN_USE)
         copy = salvaged(path, steps)
-    kept = _keep_aside(path)
-    if kept is None:
+    kept = _free_name(path)
+    if _identity(path) != file or not _swap(path, kept, copy):
         remove(copy)
-        return DatabaseDamagedError(path, None, hint=_NOT_MOVED)
+        hint = _NOT_MOVED if _identity(path) == file else _MOVED_BY_ANOTHER
+        return DatabaseDamagedError(path, None, hint=hint)
     clear_mark(path)
-    if copy is not None:
-        os.replace(copy, path)
     return DatabaseDamagedError(path, kept, hint=_EMPTY if copy is None else _COPIED)
 
 
@@ -109,27 +127,48 @@ def _is_open_elsewhere(path: Path) -> bool:
     return False
 
 
-def _demand_ok(connection: sqlite3.Connection, check: str) -> None:
+def _is_ok(connection: sqlite3.Connection, check: str) -> bool:
     (result,) = connection.execute(f"PRAGMA {check}(1)").fetchone()
-    if result != "ok":
-        raise damage()
+    return bool(result == "ok")
 
 
-def _keep_aside(path: Path) -> Path | None:
-    """Give the damaged file and its log another name; None if that is refused."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _free_name(path: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     kept = path.with_name(f"{path.stem}.damaged-{stamp}{path.suffix}")
     number = 1
     while kept.exists():
         number += 1
         kept = path.with_name(f"{path.stem}.damaged-{stamp}-{number}{path.suffix}")
+    return kept
+
+
+def _swap(path: Path, kept: Path, copy: Path | None) -> bool:
+    """Give the damaged file and its log another name, and the copy their place; False if that is refused.
+
+    Then all is as it was.
+    """
+    moved: list[tuple[Path, Path]] = []
     try:
-        for ending in ("-wal", "-shm"):
-            beside = path.with_name(path.name + ending)
-            if beside.exists():
-                os.rename(beside, kept.with_name(kept.name + ending))
-        os.rename(path, kept)
+        for ending in ("-wal", "-shm", ""):
+            old, new = (file.with_name(file.name + ending) for file in (path, kept))
+            if old.exists():
+                os.rename(old, new)
+                moved.append((old, new))
+        if copy is not None:
+            os.replace(copy, path)
     except OSError as error:
         logger.error("The damaged database could not be moved: %s", error)
-        return None
-    return kept
+        for old, new in reversed(moved):
+            with contextlib.suppress(OSError):
+                os.rename(new, old)
+        return False
+    return True

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.damage import check_outline, check_whole, damage, put_aside
+from app.damage import check_whole, damage, is_outline_sound, put_aside
 from app.disk_sync import LOG_BYTES
 from app.errors import DatabaseTooNewError, StorageError
 from app.migrations import migrate, stored_version
@@ -168,11 +168,10 @@ def _known_version(connection: sqlite3.Connection, path: Path, num_known: int) -
 
 def _check(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
     """Find damage while nothing was written yet."""
-    if is_marked(path):
-        check_whole(connection, steps)
+    is_large = path.stat().st_size > FULL_CHECK_BYTES
+    if is_marked(path) or not (is_large or is_outline_sound(connection)):
+        check_whole(connection, path, steps)
         clear_mark(path)
-    elif path.stat().st_size <= FULL_CHECK_BYTES:
-        check_outline(connection)
 
 
 def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def salvaged(path: Path, steps: Sequence[str]) -> Path | None:
     Raises:
         sqlite3.Error: The disk is full, say.
     """
-    copy = path.with_name(f"{path.name}.copy")
+    copy = path.with_name(f"{path.name}.copy-{os.getpid()}")  # another process may make one too
     remove(copy)
     make_private_file(copy)
     try:
@@ -73,7 +74,8 @@ def _copy(path: Path, copy: Path, steps: Sequence[str]) -> int:
         target.execute("BEGIN")
         for table in _tables(target):
             _copy_table(source, target, table, highest)
-        target.execute(_ADOPT)
+        with contextlib.suppress(sqlite3.DatabaseError):  # what was copied is worth more
+            target.execute(_ADOPT)
         num_messages = _number(target, "SELECT count(*) FROM messages")
         target.execute("COMMIT")
     return num_messages

@@ -8,6 +8,7 @@ from app.conversation import ConversationSummary, MessageId
 from app.stored_values import Row, summary_from_row, text_from
 
 MAX_HITS = 50
+MAX_WORDS = 50  # that are looked for; SQLite refuses a thousand
 MIN_INDEXED_CHARS = 3
 SNIPPET_CHARS = 120
 SNIPPET_LEAD_CHARS = 40

@@ -25,7 +25,7 @@ from app.disk_sync import DiskSync
 from app.draft_writer import DraftWriter
 from app.errors import StorageError
 from app.migrations import STEPS
-from app.search import SearchHit, hit_from_row, search_query
+from app.search import MAX_WORDS, SearchHit, hit_from_row, search_query
 from app.sqlite_errors import errors_for_people
 from app.stored_values import (
     chat_settings_to_text,
@@ -304,7 +304,7 @@ class ConversationStore:
         Each chat comes once, by its newest matching message if there is one. Words match from
         their beginning; very short ones, signs and languages without spaces match anywhere.
         """
-        words = text.split()
+        words = list(dict.fromkeys(text.split()))[:MAX_WORDS]
         if not words:
             return []
         return [hit_from_row(row, words) for row in self._read(*search_query(words))]

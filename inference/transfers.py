@@ -43,7 +43,7 @@ NUM_COPYING_THREADS = NUM_LOADERS + 2
 """Loaders, saver and engine: each copies one block at a time."""
 
 LAST_BLOCK_TIMEOUT_S = 1.0
-"""How long closing waits for threads that were told to end: each has one block in its hands."""
+"""How long closing waits for threads that were told to end: each has one block in its hands, the saver some."""
 
 T = TypeVar("T")
 

@@ -23,6 +23,9 @@ from inference.kv_cache.tensors import KvTensors
 BLOCKS_AT_ONCE = 16
 """Written by one call of the kernels, one between two steps: what Python does for them takes a millisecond."""
 
+MOST_BYTES_AT_ONCE = 2**23
+"""Written by one call: whoever has it broken off waits for so many."""
+
 BURST_BYTES = 2**20
 """Written by Python between two rests: to fall asleep and wake up costs a tenth of what writing a small block does."""
 
@@ -45,9 +48,8 @@ class KvRows:
         planes = kv.host_planes() if sys.platform != "win32" else ()
         self._planes = (RowPlane * len(planes))(*map(_as_structure, planes))
         self._kernels = (kernels or load_kernels()) if planes else None
-        self.num_at_once = (
-            BLOCKS_AT_ONCE if self._kernels else max(1, BURST_BYTES // kv.block_bytes)
-        )
+        most_bytes = MOST_BYTES_AT_ONCE if self._kernels else BURST_BYTES
+        self.num_at_once = min(BLOCKS_AT_ONCE, max(1, most_bytes // kv.block_bytes))
         # The same memory each time: a system that gives and takes it for every block stops the threads that
         # compute as often. It is given when it is first written to.
         self._buffer = torch.empty(kv.block_bytes + SUM_BYTES, dtype=torch.uint8)

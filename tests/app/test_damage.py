@@ -265,7 +265,7 @@ def test_copy_of_a_file_that_cannot_be_moved_is_removed(
         "Move it away and put a backup in its place, or choose another folder with --profile."
     )
     assert path.read_bytes() == content
-    assert not (tmp_path / "chats.db.copy").exists()
+    assert list(tmp_path.glob("chats.db.copy*")) == []
 
 
 def test_chats_are_copied_if_their_tables_can_be_read(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_damaged_table_of_messages_leaves_an_empty_list(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     assert store.conversations() == []
     store.close()
-    assert not (tmp_path / "chats.db.copy").exists()
+    assert list(tmp_path.glob("chats.db.copy*")) == []
 
 
 def test_damaged_schema_that_python_cannot_read_is_kept_aside(
@@ -356,7 +356,7 @@ def test_full_disk_while_copying_leaves_the_file(
         make_store(tmp_path)
     assert path.read_bytes() == content
     assert not list(tmp_path.glob("chats.damaged*"))
-    assert not (tmp_path / "chats.db.copy").exists()
+    assert list(tmp_path.glob("chats.db.copy*")) == []
 
 
 def test_copy_that_fails_in_a_way_nobody_knows_does_not_keep_the_file_in_its_place(
@@ -373,7 +373,7 @@ def test_copy_that_fails_in_a_way_nobody_knows_does_not_keep_the_file_in_its_pla
     assert error.kept_as is not None
     assert "Nothing could be copied: OperationalError" in caplog.text
     assert SECRET not in caplog.text
-    assert not (tmp_path / "chats.db.copy").exists()
+    assert list(tmp_path.glob("chats.db.copy*")) == []
 
 
 def test_damaged_file_that_another_process_has_open_stays(
@@ -389,6 +389,106 @@ def test_damaged_file_that_another_process_has_open_stays(
     assert len(all_texts(window)) == 6
     window.close()
     assert told(tmp_path).hint == COPIED
+
+
+@pytest.mark.parametrize("is_new_there", [True, False])
+def test_file_that_another_process_puts_aside_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new_there: bool
+) -> None:
+    path = make_chats(tmp_path)
+    fill_root(path, "message_index_data")
+    aside, copied = tmp_path / "aside", salvage.salvaged
+
+    def copied_late(path: Path, steps: Sequence[str]) -> Path | None:
+        copy = copied(path, steps)
+        path.rename(aside)
+        if is_new_there:
+            path.write_bytes(b"of the other one")
+        return copy
+
+    monkeypatch.setattr("app.damage.salvaged", copied_late)
+    error = told(tmp_path)
+    assert error.kept_as is None
+    assert error.hint == "Another Quire has kept it under another name meanwhile. Start again."
+    assert path.exists() == is_new_there
+    assert not is_new_there or path.read_bytes() == b"of the other one"
+    assert list(tmp_path.glob("chats.damaged*")) == []
+    assert list(tmp_path.glob("chats.db.copy*")) == []
+
+
+def test_copy_that_cannot_take_the_place_leaves_all_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_chats(tmp_path)
+    fill_root(path, "message_index_data")
+    path.with_name("chats.db-wal").write_bytes(b"")
+    content = path.read_bytes()
+
+    def refuse(source: object, target: object) -> None:
+        raise PermissionError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.damage.os.replace", refuse)
+        assert told(tmp_path).kept_as is None
+    assert path.read_bytes() == content
+    assert list(tmp_path.glob("chats.damaged*")) == []
+    assert list(tmp_path.glob("chats.db.copy*")) == []
+    assert told(tmp_path).hint == COPIED
+
+
+def test_index_that_somebody_added_is_no_damage(tmp_path: Path) -> None:
+    path = make_chats(tmp_path)
+    run(path, "CREATE INDEX mine ON messages(created_at)")
+    (tmp_path / "chats.db.check").touch()
+    store = make_store(tmp_path)
+    assert len(all_texts(store)) == 6
+    store.close()
+    assert [p.name for p in tmp_path.glob("chats*")] == ["chats.db"]
+
+
+def test_sqlite_that_cannot_make_our_tables_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_chats(tmp_path)
+    (tmp_path / "chats.db.check").touch()
+    content = path.read_bytes()
+
+    def lacking(*_arguments: object) -> None:
+        sqlite3.connect(":memory:").execute("CREATE VIRTUAL TABLE t USING no_such_module")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.damage.migrate", lacking)
+        with pytest.raises(StorageError, match=r"SQLite refused it \(SQLITE_ERROR\)\.$"):
+            make_store(tmp_path)
+    assert path.read_bytes() == content
+    make_store(tmp_path).close()
+    assert [p.name for p in tmp_path.glob("chats*")] == ["chats.db"]
+
+
+@pytest.mark.parametrize("num_refused", [2, 3])
+def test_sqlite_that_looks_at_text_indexes_has_them_made_anew_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_refused: int
+) -> None:
+    """As releases from 3.44 on do; the outline, then the whole, then the whole with new indexes."""
+    path = make_chats(tmp_path)
+    answers = [False] * num_refused
+    monkeypatch.setattr("app.damage._is_ok", lambda *_: not answers or answers.pop())
+    if num_refused == 3:
+        assert told(tmp_path).hint == COPIED
+    store = make_store(tmp_path)
+    assert hits(store, "plane") == [("2", 5), ("1", 3), ("0", 1)]
+    store.close()
+    assert path.exists()
+    assert bool(list(tmp_path.glob("chats.damaged*"))) == (num_refused == 3)
+
+
+def test_search_for_a_thousand_words_is_no_sign_of_damage(tmp_path: Path) -> None:
+    path = make_chats(tmp_path)
+    store = make_store(tmp_path)
+    assert store.search(" ".join(f"w{number}" for number in range(1_100))) == []
+    assert len(store.search("plane " * 1_100)) == 3
+    store.close()
+    assert not is_marked(path)
 
 
 # ---------------------------------------------------------------- damage that is met later

@@ -262,7 +262,7 @@ def test_draft_that_cannot_be_stored_is_told_though_nothing_more_is_written(
     may_write = threading.Event()  # else keeping it may already tell
 
     def opened_later(path: Path) -> sqlite3.Connection:
-        may_write.wait()
+        may_write.wait(10.0)
         return open_beside(path)
 
     monkeypatch.setattr("app.draft_writer.open_beside", opened_later)

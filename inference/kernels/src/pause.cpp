@@ -9,6 +9,7 @@ namespace quire {
 namespace {
 
 constexpr std::chrono::microseconds kLongestWait(20000);  // until is_hurried is looked at again
+constexpr std::chrono::microseconds kLongestSpread(3600000000);
 
 std::atomic<int> num_awake{0};    // threads of teams
 std::atomic<int> num_waiting{0};  // changed with the lock held
@@ -39,7 +40,7 @@ bool wait_for_pause(std::chrono::microseconds longest) {
 }
 
 Spreading::Spreading(int32_t num_pieces, std::chrono::microseconds spread, const volatile int32_t *is_hurried)
-    : num_pieces_(num_pieces), spread_(spread), is_hurried_(is_hurried) {}
+    : num_pieces_(num_pieces), spread_(std::min(spread, kLongestSpread)), is_hurried_(is_hurried) {}
 
 void Spreading::wait() {
   const Clock::time_point latest = begin_ + spread_ * ++num_begun_ / num_pieces_;
@@ -48,8 +49,9 @@ void Spreading::wait() {
     if (now >= latest || latest < pause_ + interval_) return;
     const auto rest = std::chrono::duration_cast<std::chrono::microseconds>(latest - now);
     if (wait_for_pause(std::min(rest + std::chrono::microseconds(1), kLongestWait))) {
-      interval_ = Clock::now() - pause_;
-      pause_ += interval_;
+      const Clock::time_point pause = Clock::now();
+      if (num_pauses_++ > 0) interval_ = pause - pause_;
+      pause_ = pause;
       return;
     }
   }

@@ -35,8 +35,9 @@ class Spreading {
   const volatile int32_t *const is_hurried_;
   const Clock::time_point begin_ = Clock::now();
   int32_t num_begun_ = 0;
-  Clock::time_point pause_ = begin_;         // when the last one began
-  Clock::duration interval_{0};              // between the last two
+  int32_t num_pauses_ = 0;
+  Clock::time_point pause_ = begin_;  // when the last one began
+  Clock::duration interval_{0};       // between the last two
 };
 
 }  // namespace quire
