@@ -1,10 +1,9 @@
 """Which prompt a request stands for. Pure Python; engine thread."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from inference.errors import ChatTemplateError, InvalidRequestError
-from inference.request import ChatMessage, GenerateRequest
+from inference.request import GenerateRequest
 from inference.text.chat_template import ChatTemplate
 from inference.text.prompt import build_plain_prompt, build_prompt
 from inference.text.prompt_writer import Prompt
@@ -33,13 +32,12 @@ def make_prompt(
         InvalidRequestError: There is no token, or one is not in the vocabulary.
         ChatTemplateError: There is no template, or it cannot take these messages.
     """
-    messages = [_with_known_ids(message, vocab_size) for message in request.messages or ()]
     if request.messages is None:
         prompt = Prompt(tuple(request.prompt_token_ids or ()))
     elif request.plain_text:
-        prompt = build_plain_prompt(messages, tokenizer)
+        prompt = build_plain_prompt(request.messages, tokenizer)
     elif template is not None:
-        prompt = build_prompt(messages, template=template, tokenizer=tokenizer)
+        prompt = build_prompt(request.messages, template=template, tokenizer=tokenizer)
     else:
         raise ChatTemplateError(
             "This model has no chat template: it can continue a text, but is not made to chat.",
@@ -50,13 +48,6 @@ def make_prompt(
         raise InvalidRequestError(field, "must hold at least one token.")
     _check_ids(field, prompt.token_ids, vocab_size)
     return prompt
-
-
-def _with_known_ids(message: ChatMessage, vocab_size: int) -> ChatMessage:
-    """A reply whose ids are none of this model's is text again: they may have been damaged on disk."""
-    if max(message.token_ids or (), default=0) < vocab_size:
-        return message
-    return replace(message, token_ids=None)
 
 
 def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -1,6 +1,5 @@
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.errors import InvalidRequestError
-from inference.prompt_ids import make_prompt
-from inference.request import ChatMessage, GenerateRequest
+from inference.request import ChatMessage
 from inference.text import prompt as prompts
 from inference.text.chat_template import ChatTemplate
 from inference.text.tokenizer import Tokenizer
@@ -283,28 +281,6 @@ def test_ids_of_user_messages_are_not_used(starter_model_path: Path) -> None:
     assert build_prompt(messages, template=template, tokenizer=tokenizer) == build_prompt(
         chat("u:Hi"), template=template, tokenizer=tokenizer
     )
-
-
-@pytest.mark.parametrize("is_plain", [False, True])
-def test_reply_whose_ids_the_model_does_not_have_goes_in_as_its_text(
-    starter_model_path: Path, is_plain: bool
-) -> None:
-    tokenizer, template = (
-        starter_tokenizer(starter_model_path),
-        starter_template(starter_model_path),
-    )
-    vocab_size = tokenizer.vocab_size
-
-    def ids(*reply_ids: int) -> tuple[int, ...]:
-        messages = chat("u:Hi", "a:Hello", "u:More")
-        messages[1] = replace(messages[1], token_ids=reply_ids or None)
-        request = GenerateRequest("c", messages=tuple(messages), plain_text=is_plain)
-        return make_prompt(
-            request, tokenizer=tokenizer, template=template, vocab_size=vocab_size
-        ).token_ids
-
-    assert ids(5, 2**31) == ids(vocab_size) == ids()
-    assert vocab_size - 1 in ids(5, vocab_size - 1)
 
 
 def test_merged_replies_keep_their_known_ids(starter_model_path: Path) -> None:
