@@ -130,7 +130,8 @@ class AskedChat:
     def _store_turn(self, store: ConversationStore) -> Message:
         """Store question and empty reply, or nothing; another process may have gone on in the chat meanwhile."""
         with store.transaction():
-            found = self._found(store)
+            # By its id: it may have another title by now.
+            found = store.load(self._conversation.id) or self._found(store)
             if found is None:
                 chat = self._prompted(self._new)
                 store.add_conversation(chat)

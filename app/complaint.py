@@ -21,5 +21,5 @@ def complain(message: str) -> None:
 
 def discard(stream: TextIO) -> None:
     """Let what is written there from now on go nowhere; else the interpreter fails when it flushes at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())

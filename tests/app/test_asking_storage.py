@@ -245,6 +245,22 @@ def test_question_beside_a_reply_in_the_making_follows_what_there_is_of_it_and_s
     ]
 
 
+def test_question_goes_on_in_a_chat_that_gets_another_title_while_the_model_is_opened(
+    asker: Asker,
+) -> None:
+    asker.ask("first", "--conversation", "c")
+
+    def rename() -> None:
+        with closing(ConversationStore(asker.paths.database_file)) as store:
+            store.rename(store.conversations()[0].id, "other")
+
+    asker.during_load(rename)
+    assert asker.ask("mine", "--conversation", "c") == 0
+    with closing(ConversationStore(asker.paths.database_file)) as store:
+        assert [chat.title for chat in store.conversations()] == ["other"]
+    assert [message.content for message in asker.chat("other").path()][2:] == ["mine", "Hi you"]
+
+
 def test_chat_that_is_deleted_while_the_model_is_opened_is_made_anew(asker: Asker) -> None:
     asker.ask("first", "--conversation", "c")
     asker.during_load(lambda: delete(asker))

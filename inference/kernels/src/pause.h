@@ -23,8 +23,8 @@ class Spreading {
  public:
   Spreading(int32_t num_pieces, std::chrono::microseconds spread, const volatile int32_t *is_hurried);
 
-  // Wait until the next piece may be begun. Each has its share of the time and waits no longer; if pauses are too seldom,
-  // several are done in one.
+  // Wait until the next piece may be begun. Each has its share of the time and waits no longer; if pauses are too
+  // seldom, several are done in one.
   void wait();
 
  private:

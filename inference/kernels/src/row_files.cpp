@@ -112,7 +112,8 @@ uint32_t qk_crc32(const uint8_t *data, int64_t size) { return quire::crc32(data,
 int32_t qk_write_rows(const qk_plane *planes, int32_t num_planes, qk_row_file *files, int32_t num_files,
                       uint8_t *buffer, int64_t buffer_bytes, int64_t spread_us,
                       const volatile int32_t *is_hurried) {
-  if (!planes || num_planes < 1 || !files || num_files < 1 || !buffer || spread_us < 0 || !is_hurried) return QK_ERROR_ARGUMENT;
+  if (!planes || num_planes < 1 || !files || num_files < 1 || !buffer) return QK_ERROR_ARGUMENT;
+  if (spread_us < 0 || !is_hurried) return QK_ERROR_ARGUMENT;
   for (int32_t i = 0; i < num_planes; ++i) {
     if (!is_valid(planes[i])) return QK_ERROR_ARGUMENT;
   }

@@ -1,4 +1,5 @@
-// Lives of a thread team and of those who wait for its pauses, for a build with ThreadSanitizer or AddressSanitizer. Exit status 0: all is well.
+// Lives of a thread team and of those who wait for its pauses, for a build with ThreadSanitizer or AddressSanitizer.
+// Exit status 0: all is well.
 #include <stdio.h>
 #include <string.h>
 
