@@ -274,7 +274,7 @@ def _print_report(live: LiveReply, reason: FinishReason, info: ModelInfo) -> int
 
 def peak_rss_bytes() -> int:
     """The most memory that this process has had resident."""
-    if sys.platform == "win32":  # pragma: no cover
+    if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     import resource  # not on Windows
 

@@ -41,7 +41,7 @@ def make_private_folder(folder: Path) -> bool:
 
 def keep_private(path: Path) -> None:
     """Take the rights of others on our file or folder away, if it is there and belongs to us."""
-    if os.name != "posix":  # pragma: no cover
+    if os.name != "posix":
         return
     with contextlib.suppress(OSError):
         found = path.stat()

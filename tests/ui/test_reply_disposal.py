@@ -2,8 +2,8 @@ from PySide6.QtWidgets import QWidget
 from shiboken6 import isValid
 
 from tests.ui.reply_helpers import make_list, make_message, make_parent
-from ui.replies.message_view import MessageView
 from ui.replies.reply_disposal import Disposal
+from ui.replies.reply_view import ReplyView
 
 
 def test_widgets_are_destroyed_a_few_at_a_time(qtbot, monkeypatch):
@@ -31,9 +31,9 @@ def test_widget_that_is_gone_already_is_passed_over(qtbot):
 
 def test_views_of_the_chat_before_are_hidden_at_once_and_destroyed_soon(qtbot):
     shown = make_list(qtbot, *[make_message(n, content="text") for n in range(1, 9)])
-    before = shown.findChildren(MessageView)
+    before = shown.findChildren(ReplyView)
     assert len(before) == 8
     shown.show_path([make_message(20, content="other")], {})
     assert not any(view.isVisible() for view in before)
-    qtbot.waitUntil(lambda: len(shown.findChildren(MessageView)) == 1)
+    qtbot.waitUntil(lambda: len(shown.findChildren(ReplyView)) == 1)
     assert not any(isValid(view) for view in before)

@@ -5,6 +5,7 @@ never does more than a slice of its work at once. A view is wider than the colum
 each side, room for veils and focus rings of what stands at the column's edge.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QRectF, Qt, Signal
@@ -32,7 +33,7 @@ _ROW_GAP = 4
 
 
 class MessageView(QWidget):
-    """Base of both kinds.
+    """Base of both kinds. mypy sees that each has all methods: Qt's classes cannot be `ABC` as well.
 
     Attributes:
         message: What is shown.
@@ -58,25 +59,25 @@ class MessageView(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self.setProperty("focusRadius", 8)
 
+    @abstractmethod
     def show_message(self, message: Message, versions: Sequence[int]) -> None:
         """Take a new state of the message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, deadline: float) -> bool:
         """Work until `deadline` (perf_counter); True when nothing is left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layout_to(self, width: int) -> int:
         """Lay out for a column of `width`; gives the height."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restyle(self) -> None:
         """Colours or sizes are new."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leaves(self) -> list[Leaf]:
         """Blocks with text to select, top to bottom."""
-        raise NotImplementedError
 
     @property
     def has_focus_inside(self) -> bool:

@@ -6,6 +6,7 @@ its place.
 """
 
 import time
+from abc import abstractmethod
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
@@ -79,9 +80,9 @@ class MessageColumn(QScrollArea):
             self._marks.first_seen_id = first_seen_id
             self._pacer.request()
 
+    @abstractmethod
     def _make_view(self, message: Message) -> MessageView:
         """Make the view of a message, a child of the canvas, and register it."""
-        raise NotImplementedError
 
     def _drop_view(self, message_id: MessageId) -> None:
         view = self._views.pop(message_id)
