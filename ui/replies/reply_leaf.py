@@ -4,6 +4,8 @@ Leaves are laid out by hand (`layout_to`), never by Qt's layouts: those would as
 long chat for their height each time one of them grows.
 """
 
+from abc import abstractmethod
+
 from PySide6.QtCore import QPoint, QPointF, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QKeyEvent, QPainter, QPaintEvent, QWheelEvent
 from PySide6.QtWidgets import QScrollBar, QWidget
@@ -13,7 +15,7 @@ from ui.markdown.blocks import Block, Frame, Rule
 
 
 class Leaf(QWidget):
-    """One block as a widget.
+    """One block as a widget; see `MessageView` about its abstract methods.
 
     Attributes:
         frames: Containers around it, for insets and marks.
@@ -34,17 +36,17 @@ class Leaf(QWidget):
         self.joint: str | None = None
         self._selection: tuple[int, int] | None = None
 
+    @abstractmethod
     def set_block(self, block: Block) -> bool:
         """Show another value; False if this kind of leaf cannot, and a new one is needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layout_to(self, width: int) -> int:
         """Lay the content out for `width`; gives the height."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restyle(self) -> None:
         """Colours or sizes are new; `layout_to` follows."""
-        raise NotImplementedError
 
     def advance(self, deadline: float) -> bool:
         """Do put-off work until `deadline` (perf_counter); True when nothing is left."""
