@@ -3,6 +3,7 @@
 
 #include "half.h"
 #include "internal.h"
+#include "lanes.h"
 #include "layout.h"
 
 // The layouts of the file are those of ggml's block structures (ggml-org/ggml, src/ggml-common.h).
@@ -10,11 +11,14 @@
 namespace quire {
 namespace {
 
-// 32 codes of one row, 8 in a word, the first in the lowest byte: unsigned numbers of 4 to 8 bits.
-using Codes = uint64_t[4];
+// 32 codes of one row, a byte each: unsigned numbers of 4 to 8 bits, columns 0-15 and 16-31.
+struct Codes {
+  Lanes low, high;
+};
 
-constexpr uint64_t in_each_byte(uint64_t number) { return number * 0x0101010101010101u; }
-constexpr uint32_t in_four_bytes(uint32_t number) { return number * 0x01010101u; }
+constexpr int kRowsAtOnce = 4;  // whose codes are turned around together
+
+constexpr uint32_t in_each_byte(uint32_t number) { return number * 0x01010101u; }
 
 uint16_t read_half(const uint8_t *at) {
   uint16_t half;
@@ -22,73 +26,64 @@ uint16_t read_half(const uint8_t *at) {
   return half;
 }
 
-uint64_t read_word(const uint8_t *at) {
-  uint64_t word;
-  memcpy(&word, at, sizeof word);
-  return word;
-}
-
-// Bit i becomes bit 4 of byte i.
-uint64_t as_fifth_bits(uint8_t bits) {
-  const uint64_t alone = in_each_byte(bits) & 0x8040201008040201u;
+// Bits of two bytes: bit i becomes bit 4 of byte i.
+Lanes as_fifth_bits(const uint8_t *at) {
+  const uint32_t first = in_each_byte(at[0]), second = in_each_byte(at[1]);
+  const Lanes bits = {first, first, second, second};
+  const Lanes alone = bits & Lanes{0x08040201u, 0x80402010u, 0x08040201u, 0x80402010u};
   return (alone + in_each_byte(0x7f)) >> 3 & in_each_byte(0x10);
 }
 
 // A block as types with one scale per 32 numbers have it; `at` is behind its scale and minimum.
-void read_block(int bits, const uint8_t *at, Codes &codes) {
+Codes read_block(int bits, const uint8_t *at) {
   if (bits == 8) {
-    for (int j = 0; j < 4; ++j) codes[j] = read_word(at + 8 * j) ^ in_each_byte(0x80);
-    return;
+    return {load_lanes(at) ^ in_each_byte(0x80), load_lanes(at + 16) ^ in_each_byte(0x80)};
   }
-  const uint8_t *low = at + (bits == 5 ? 4 : 0);
-  for (int j = 0; j < 2; ++j) {
-    codes[j] = read_word(low + 8 * j) & in_each_byte(15);
-    codes[2 + j] = read_word(low + 8 * j) >> 4 & in_each_byte(15);
-  }
-  for (int j = 0; bits == 5 && j < 4; ++j) codes[j] |= as_fifth_bits(at[j]);
+  const Lanes both = load_lanes(at + (bits == 5 ? 4 : 0));
+  Codes codes = {both & in_each_byte(15), both >> 4 & in_each_byte(15)};
+  if (bits == 5) codes = {codes.low | as_fifth_bits(at), codes.high | as_fifth_bits(at + 2)};
+  return codes;
 }
 
-// Block b of a super-block of Q4_K or Q5_K: 32 bytes hold two blocks, the second in the high halves.
-void read_k(int bits, const uint8_t *file, int b, Codes &codes) {
-  const uint8_t *low = file + (bits == 5 ? 48 : 16) + b / 2 * 32;
-  for (int j = 0; j < 4; ++j) {
-    codes[j] = read_word(low + 8 * j) >> b % 2 * 4 & in_each_byte(15);
-    if (bits == 5) codes[j] |= (read_word(file + 16 + 8 * j) >> b & in_each_byte(1)) << 4;
-  }
+// 16 codes of block b of a super-block of Q4_K or Q5_K: 32 bytes hold two blocks, the second in the high halves.
+Lanes read_k(int bits, const uint8_t *file, int b, int half) {
+  const uint8_t *low = file + (bits == 5 ? 48 : 16) + b / 2 * 32 + 16 * half;
+  const Lanes codes = load_lanes(low) >> b % 2 * 4 & in_each_byte(15);
+  return bits == 4 ? codes : codes | (load_lanes(file + 16 + 16 * half) >> b & in_each_byte(1)) << 4;
 }
 
-void read_q6_k(const uint8_t *file, int b, Codes &codes) {
-  const uint8_t *low = file + b / 4 * 64 + b % 2 * 32;
-  const uint8_t *high = file + 128 + b / 4 * 32;
-  for (int j = 0; j < 4; ++j) {
-    codes[j] = read_word(low + 8 * j) >> b % 4 / 2 * 4 & in_each_byte(15);
-    codes[j] |= (read_word(high + 8 * j) >> b % 4 * 2 & in_each_byte(3)) << 4;
-  }
+Lanes read_q6_k(const uint8_t *file, int b, int half) {
+  const uint8_t *low = file + b / 4 * 64 + b % 2 * 32 + 16 * half;
+  const uint8_t *high = file + 128 + b / 4 * 32 + 16 * half;
+  return (load_lanes(low) >> b % 4 / 2 * 4 & in_each_byte(15)) |
+         (load_lanes(high) >> b % 4 * 2 & in_each_byte(3)) << 4;
 }
 
-// Columns 4v..4v+3, a byte each.
-uint32_t columns(const Codes &codes, int v) { return static_cast<uint32_t>(codes[v / 2] >> v % 2 * 32); }
-
-void write_vector(uint8_t *out, int vector, int row, uint32_t bytes) {
-  memcpy(out + vector * kVectorBytes + 4 * row, &bytes, sizeof bytes);
+// Block b of a group that begins at `file`.
+Codes read_codes(const Layout &layout, const uint8_t *file, int b) {
+  if (layout.bits == 6) return {read_q6_k(file, b, 0), read_q6_k(file, b, 1)};
+  if (layout.has_groups) return {read_k(layout.bits, file, b, 0), read_k(layout.bits, file, b, 1)};
+  return read_block(layout.bits, file + b * layout.file_bytes + (layout.has_minima ? 4 : 2));
 }
 
-void write_codes(int bits, const Codes &codes, int row, uint8_t *out) {
+// A block of four rows: lane r of `columns[v]` has columns 4v..4v+3 of row r; `out` is the first row's place.
+void write_codes(int bits, const Lanes (&columns)[8], uint8_t *out) {
   if (bits == 8) {
-    for (int v = 0; v < 8; ++v) write_vector(out, v, row, columns(codes, v));
+    for (int v = 0; v < 8; ++v) store_lanes(out + v * kVectorBytes, columns[v]);
     return;
   }
   for (int j = 0; j < 4; ++j) {
-    const uint32_t pair = columns(codes, 2 * j) & in_four_bytes(15);
-    write_vector(out, j, row, pair | (columns(codes, 2 * j + 1) & in_four_bytes(15)) << 4);
+    const Lanes second = (columns[2 * j + 1] & in_each_byte(15)) << 4;
+    store_lanes(out + j * kVectorBytes, (columns[2 * j] & in_each_byte(15)) | second);
   }
-  uint32_t high[2] = {};
-  for (int v = 0; v < 8; ++v) {
-    const uint32_t upper = columns(codes, v) >> 4;
-    if (bits == 5) high[0] |= (upper & in_four_bytes(1)) << v;
-    if (bits == 6) high[v / 4] |= (upper & in_four_bytes(3)) << v % 4 * 2;
+  const int each = 8 >> (bits - 4) / 2;  // vectors whose upper bits are in one plane: 8 of one bit, 4 of two
+  for (int plane = 0; plane < bits - 4; ++plane) {
+    Lanes upper = {};
+    for (int v = 0; v < each; ++v) {
+      upper = upper | (columns[plane * each + v] >> 4 & in_each_byte(bits == 5 ? 1 : 3)) << v * (bits - 4);
+    }
+    store_lanes(out + (4 + plane) * kVectorBytes, upper);
   }
-  for (int plane = 0; plane < bits - 4; ++plane) write_vector(out, 4 + plane, row, high[plane]);
 }
 
 // Block b of a super-block of Q4_K or Q5_K: scales of 6 bits, the upper two of some elsewhere.
@@ -120,46 +115,73 @@ void write_k_scales(int bits, const uint8_t *file, int num_blocks, int row, uint
   }
 }
 
-// A row of a group of up to 256 columns; types are constants, so that nothing is decided per block.
-template <int32_t kType>
-void pack_row(const uint8_t *file, int num_blocks, int row, uint8_t *header) {
-  constexpr Layout layout = layout_of(kType);
-  uint8_t *out = header + header_bytes(layout, num_blocks);
-  if (layout.has_groups) write_k_scales(layout.bits, file, num_blocks, row, header);
-  for (int b = 0; b < num_blocks; ++b) {
-    Codes codes;
-    if (layout.bits == 6) {
-      read_q6_k(file, b, codes);
-    } else if (layout.has_groups) {
-      read_k(layout.bits, file, b, codes);
-    } else {
-      memcpy(header + 32 * b + 2 * row, file, 2);
-      if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, file + 2, 2);
-      read_block(layout.bits, file + (layout.has_minima ? 4 : 2), codes);
-      file += layout.file_bytes;
-    }
-    write_codes(layout.bits, codes, row, out);
-    out += block_bytes(layout);
+void write_scales(const Layout &layout, const uint8_t *file, int num_blocks, int row, uint8_t *header) {
+  if (layout.has_groups) return write_k_scales(layout.bits, file, num_blocks, row, header);
+  for (int b = 0; b < num_blocks; ++b, file += layout.file_bytes) {
+    memcpy(header + 32 * b + 2 * row, file, 2);
+    if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, file + 2, 2);
   }
 }
 
+// Up to four rows of a group of up to 256 columns; types are constants, so that nothing is decided per block.
 template <int32_t kType>
-void pack_panel(int32_t num_columns, const void *const *rows, int num_rows, uint8_t *out) {
+void pack_rows(const uint8_t *const *files, int num_rows, int num_blocks, int row, uint8_t *header) {
   constexpr Layout layout = layout_of(kType);
+  for (int r = 0; r < num_rows; ++r) write_scales(layout, files[r], num_blocks, row + r, header);
+  uint8_t *out = header + header_bytes(layout, num_blocks) + 4 * row;
+  for (int b = 0; b < num_blocks; ++b, out += block_bytes(layout)) {
+    Lanes low[kRowsAtOnce] = {}, high[kRowsAtOnce] = {}, columns[8];
+    for (int r = 0; r < num_rows; ++r) {
+      const Codes codes = read_codes(layout, files[r], b);
+      low[r] = codes.low;
+      high[r] = codes.high;
+    }
+    transpose(low, columns);
+    transpose(high, columns + 4);
+    write_codes(layout.bits, columns, out);
+  }
+}
+
+// Each row is a short stream that no processor foresees: what lies there in the next panel is asked for now.
+void prefetch(const uint8_t *at, int num_bytes) {
+#if defined(__GNUC__)
+  for (int byte = 0; byte < num_bytes; byte += 64) __builtin_prefetch(at + byte);
+#else
+  (void)at, (void)num_bytes;
+#endif
+}
+
+// The first panel of the rows that are left.
+template <int32_t kType>
+void pack_panel(int32_t num_columns, const void *const *rows, int num_left, uint8_t *out) {
+  constexpr Layout layout = layout_of(kType);
+  const int num_rows = num_left < kPanelRows ? num_left : kPanelRows;
   const int blocks = num_columns / kBlockColumns;
   for (int first = 0; first < blocks; first += 8) {
     const int num_blocks = blocks - first < 8 ? blocks - first : 8;
     const int64_t before = static_cast<int64_t>(first) * kBlockColumns / layout.file_columns * layout.file_bytes;
+    const int num_bytes = num_blocks * kBlockColumns / layout.file_columns * layout.file_bytes;
     memset(out, 0, static_cast<size_t>(num_rows < kPanelRows ? group_bytes(layout, num_blocks)
                                                              : header_bytes(layout, num_blocks)));
-    for (int row = 0; row < num_rows; ++row) {
-      pack_row<kType>(static_cast<const uint8_t *>(rows[row]) + before, num_blocks, row, out);
+    for (int row = 0; row < num_rows; row += kRowsAtOnce) {
+      const int count = num_rows - row < kRowsAtOnce ? num_rows - row : kRowsAtOnce;
+      const uint8_t *files[kRowsAtOnce] = {};
+      for (int r = 0; r < count; ++r) {
+        files[r] = static_cast<const uint8_t *>(rows[row + r]) + before;
+        const int next = row + r + kPanelRows;
+        if (next < num_left) prefetch(static_cast<const uint8_t *>(rows[next]) + before, num_bytes);
+      }
+      if (count == kRowsAtOnce) {
+        pack_rows<kType>(files, kRowsAtOnce, num_blocks, row, out);  // a constant: no loop is left of it
+      } else {
+        pack_rows<kType>(files, count, num_blocks, row, out);
+      }
     }
     out += group_bytes(layout, num_blocks);
   }
 }
 
-using PackPanel = void (*)(int32_t num_columns, const void *const *rows, int num_rows, uint8_t *out);
+using PackPanel = void (*)(int32_t num_columns, const void *const *rows, int num_left, uint8_t *out);
 
 PackPanel pack_panel_of(int32_t type) {
   switch (type) {
@@ -284,9 +306,7 @@ int32_t qk_pack(int32_t type, int32_t num_rows, int32_t num_columns, void *packe
   const int64_t bytes = quire::panel_bytes(quire::layout_of(type), num_columns);
   const auto pack_panel = quire::pack_panel_of(type);
   for (int32_t row = 0; row < count; row += kPanelRows) {
-    const int32_t left = count - row;
-    pack_panel(num_columns, file_rows + row, left < kPanelRows ? left : kPanelRows,
-               out + (first_row + row) / kPanelRows * bytes);
+    pack_panel(num_columns, file_rows + row, count - row, out + (first_row + row) / kPanelRows * bytes);
   }
   return 0;
 }
