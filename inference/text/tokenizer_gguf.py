@@ -6,12 +6,14 @@ tokens stay out of the core's vocabulary, so plain text cannot become one by any
 Source: the GGUF specification, section "Tokenizer".
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import models, normalizers
@@ -180,13 +182,7 @@ def _use_of(name: str, kind: float) -> _Use | None:
 def _byte_level(reader: _Reader) -> Tokenizer:
     pieces = _read_pieces(reader, is_byte_level=True)
     rule = find_rule(reader.text("pre", "default"))
-    core = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=pieces.plain,
-            merges=_read_merges(reader, pieces),
-            ignore_merges=rule.ignores_merges,
-        )
-    )
+    core = tokenizers.Tokenizer(_byte_pairs(reader, pieces, ignores_merges=rule.ignores_merges))
     core.pre_tokenizer = build_pre_tokenizer(rule)
     core.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in pieces.added])
     return Tokenizer(
@@ -196,6 +192,20 @@ def _byte_level(reader: _Reader) -> Tokenizer:
         turns=_read_turns(reader, pieces, adds_bos=rule.adds_bos),
         prefix=_read_prefix(reader, default=False),
     )
+
+
+def _byte_pairs(reader: _Reader, pieces: _Pieces, *, ignores_merges: bool) -> models.BPE:
+    """The model of vocabulary and merges.
+
+    The library refuses merges that are no pairs of the vocabulary, as few files have any. Only then they are
+    looked at one by one, which takes several times as long.
+    """
+    make = partial(models.BPE, vocab=pieces.plain, ignore_merges=ignores_merges)
+    if "" not in pieces.plain:  # else it would take a pair with nothing
+        with contextlib.suppress(Exception):  # it raises that class itself
+            pairs: list[Any] = [tuple(line.split(" ")) for line in reader.texts("merges")]
+            return make(merges=pairs)
+    return make(merges=_read_merges(reader, pieces))
 
 
 def _read_merges(reader: _Reader, pieces: _Pieces) -> list[tuple[str, str]]:

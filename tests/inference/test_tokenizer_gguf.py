@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from inference.errors import ModelFileError, UnsupportedModelError
+from inference.text import tokenizer_gguf
 from inference.text.pre_tokenizers import build_pre_tokenizer, find_rule
 from inference.text.sentence_merges import merges_from_scores
 from inference.text.tokenizer_gguf import tokenizer_from_metadata
@@ -162,6 +163,27 @@ def test_sentence_kind_matches_user_defined_runs_of_space() -> None:
     ids = tokenizer.encode_text("o   o<b>", after="text")
     assert [tokenizer.vocabulary.piece(n) for n in ids] == ["o", "▁▁▁", "o", "<b>"]
     assert tokenizer.decode(ids) == "o   o<b>"
+
+
+def test_merges_of_which_all_lead_somewhere_are_checked_by_the_library_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata = tiny_byte_metadata()
+    beside = metadata | {"tokenizer.ggml.merges": ["a b", "ab c", "x y"]}
+    careful = tokenizer_from_metadata(beside, "t.gguf")
+    monkeypatch.delattr(tokenizer_gguf, "_read_merges")
+    quick = tokenizer_from_metadata(metadata, "t.gguf")
+    for text in ("abc abab cab", "a b  xyz"):
+        assert quick.encode_text(text) == careful.encode_text(text)
+    assert len(quick.encode_text("abcab")) == 2
+    with pytest.raises(NameError):
+        tokenizer_from_metadata(beside, "t.gguf")
+
+
+def test_a_name_that_is_empty_has_each_merge_looked_at() -> None:
+    metadata = tiny_byte_metadata(added={"": 1}, merges=["a b", "a "])
+    with pytest.raises(ModelFileError, match="has no pair at index 1"):
+        tokenizer_from_metadata(metadata, "t.gguf")
 
 
 def test_few_merges_that_lead_nowhere_are_left_out_with_a_warning(
