@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.kv_cache.disk import names
+from inference.kv_cache.disk.clearing import clear_leftovers
 from inference.kv_cache.disk.files import (
     make_folders,
     open_for_reading,
@@ -86,6 +87,7 @@ def forget_all_but(root: Path, conversation_ids: Iterable[str]) -> int:
     Returns:
         Bytes freed.
     """
+    clear_leftovers(os.fspath(root))
     now, freed = time.time(), 0
     known = {names.conversation_name(each) for each in conversation_ids}
     for folder in namespace_paths(os.fspath(root)):

@@ -3,7 +3,8 @@
     root/<namespace>/blocks/<2 hex>/<key>-<start>-<end>-<base tag>.kv       a piece
     root/<namespace>/chats/<conversation>.own                               what it owns
     root/<namespace>/chats/<conversation>.trail                             its last token ids
-    <process id>-<number>.tmp                                               not finished, anywhere
+    <process id>-<number>.tmp                                               not finished, anywhere; a folder
+                                                                            in the root: being removed
 
 A scan of names is enough to know what is there. No name tells a text or the id of a conversation.
 """
@@ -107,6 +108,6 @@ def conversation_name(conversation_id: str) -> str:
 
 
 def temporary_process(name: str) -> int | None:
-    """Who wrote a file that is not finished; None if it is not the name of one."""
+    """Who wrote a file that is not finished, or removes a folder; None if it is not the name of one."""
     match = _TEMPORARY.fullmatch(name)
     return None if match is None else int(match[1])

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from inference.kv_cache.disk import names
+from inference.kv_cache.disk.clearing import clear_folder, clear_leftovers
 from inference.kv_cache.disk.files import (
     MOST_SMALL_BYTES,
     clear_place,
@@ -101,14 +102,15 @@ def clear_all(root: Path) -> int:
     """Remove everything of all conversations and models; no store need be open.
 
     Returns:
-        Bytes freed.
+        Bytes freed, by now or soon.
     """
+    clear_leftovers(os.fspath(root))
     freed = 0
-    for entry in entries(os.fspath(root)):
+    for entry in list(entries(os.fspath(root))):
         if not names.is_namespace_folder(entry.name):
             continue
         if is_folder(entry):
-            freed += _remove_tree(entry.path)
+            freed += clear_folder(entry.path)
         else:
             remove_file(entry.path)
     return freed
@@ -155,17 +157,3 @@ def _remove_unfinished(entry: os.DirEntry[str], now: float) -> None:
         return
     if age > TEMPORARY_SECONDS or not psutil.pid_exists(process):
         remove_file(entry.path)
-
-
-def _remove_tree(path: str) -> int:
-    freed = 0
-    for entry in list(entries(path)):
-        if is_folder(entry):
-            freed += _remove_tree(entry.path)
-            continue
-        size = size_of(entry.path)
-        if remove_file(entry.path):
-            freed += size or 0
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
-    return freed

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference.kv_cache.disk import names
+from inference.kv_cache.disk.clearing import clear_leftovers
 from inference.kv_cache.disk.files import clear_place, remove_file, size_of
 from inference.kv_cache.disk.forgetting import forget_files
 from inference.kv_cache.disk.format import AT_FAULT, Header, Miss
@@ -92,6 +93,7 @@ class Shelf:
 
     def scan(self) -> None:
         """Find out what is there, and remove what was not finished and what nobody owns."""
+        clear_leftovers(self._root)
         now = self._clock()
         pieces: list[Entry] = []
         small: dict[str, int] = {}
@@ -246,7 +248,7 @@ class Shelf:
         return forgotten.num_bytes
 
     def clear(self) -> int:
-        """Remove everything; bytes freed."""
+        """Remove everything; bytes freed, by now or soon."""
         freed = clear_all(Path(self._root))
         for shelf in (self, *self._known()):
             with shelf._lock:
