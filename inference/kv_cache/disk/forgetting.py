@@ -103,12 +103,12 @@ def _forget_chat(folder: str, chat: str, now: float) -> Forgotten:
     freed = 0
     journal, trail = chat + names.OWN, chat + names.TRAIL
     is_known = size_of(journal) is not None
-    pieces = scan_pieces(folder, now) if is_known else []
     tags = read_tags(journal)
     others = owned_tags(folder, but_not=journal) if is_known else set()
+    pieces = scan_pieces(folder, now, but_not=others) if is_known else []
     for path in (trail, journal):
         freed += _remove(path, paths)
-    for found in _without_owner(pieces, tags, others, now):
+    for found in _without_owner(pieces, tags, now):
         shorter = _keep_first_rows(folder, found, others) if others else None
         freed += _remove(found.path, paths)
         if shorter is not None:
@@ -117,12 +117,10 @@ def _forget_chat(folder: str, chat: str, now: float) -> Forgotten:
     return Forgotten(tuple(paths), freed, tuple(kept))
 
 
-def _without_owner(
-    pieces: list[Entry], tags: Set[bytes], others: Set[bytes], now: float
-) -> Iterator[Entry]:
+def _without_owner(pieces: list[Entry], tags: Set[bytes], now: float) -> Iterator[Entry]:
+    """Of pieces that no other conversation owns, this one's and those that nobody does for long."""
     for found in pieces:
-        is_mine_or_nobodys = found.owner_tag in tags or now - found.used > ORPHAN_SECONDS
-        if found.owner_tag not in others and is_mine_or_nobodys:
+        if found.owner_tag in tags or now - found.used > ORPHAN_SECONDS:
             yield found
 
 

@@ -40,13 +40,20 @@ def namespace_paths(root: str) -> list[str]:
     ]
 
 
-def scan_pieces(namespace_path: str, now: float) -> list[Entry]:
-    """All pieces of a namespace, none used after `now`; what was never finished is removed."""
+def scan_pieces(
+    namespace_path: str, now: float, *, but_not: Set[bytes] = frozenset()
+) -> list[Entry]:
+    """All pieces of a namespace, none used after `now`; what was never finished is removed.
+
+    Those with an owner tag of `but_not` are passed over, at little cost.
+    """
     found = []
     for entry in _block_entries(namespace_path):
         parsed = names.parse_piece_name(entry.name)
         if parsed is None:
             _remove_unfinished(entry, now)
+            continue
+        if but_not and names.owner_tag(parsed[0].key) in but_not:
             continue
         with contextlib.suppress(OSError):
             if not entry.is_file(follow_symlinks=False):
