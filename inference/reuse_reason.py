@@ -78,7 +78,7 @@ def why_reuse_stopped(
     if num_reused >= min(view.had, len(prompt.token_ids)) - 1:
         return None, None
     reason: ReuseStop
-    index: int | None = view.message_at(num_reused)
+    index: int | None = view.read_from
     if was_damaged or chain_end == "damaged":
         reason = "damaged"
     elif chain_end == "evicted":
@@ -150,6 +150,16 @@ class _View:
         starts = self.prompt.message_starts
         return max((n for n, start in enumerate(starts) if start <= position), default=-1)
 
+    @property
+    def read_from(self) -> int:
+        """The message where reading begins anew: the one after a reply of which only the end is read again.
+
+        A reply's last token is not computed before the next message comes, nor what the template writes then.
+        """
+        index = self.message_at(self.num_reused)
+        is_reply = 0 <= index < len(self.messages) - 1 and bool(self.messages[index].token_ids)
+        return index + 1 if is_reply and self.num_reused >= self._end_of(index) - 1 else index
+
     def number(self, index: int | None) -> int | None:
         """The message's number in `RequestMetrics`."""
         if index is None or not self.messages:
@@ -160,13 +170,13 @@ class _View:
         """What of the text is another than before."""
         at = self.message_at(self.common) if self._differs else None
         if at is not None and at < self._first:
-            return "system_prompt", -1
+            return "system_prompt", self._after_beginning
         at = max(self.message_at(self.num_reused), -1 if at is None else at)
         if self._differs and at == self._first:
             if self.has_left_out:
                 return "left_out", at
             if self._begins_otherwise(at):
-                return "system_prompt", -1
+                return "system_prompt", self._after_beginning
         return self._changed_from(max(0, at))
 
     def _changed_from(self, first: int) -> tuple[ReuseStop, int] | None:
@@ -181,10 +191,16 @@ class _View:
             if (message.token_ids or message.part is not None) and end > self.num_reused + 1:
                 break  # this was read as it is now, so its blocks are missing
             if message.role == "assistant" and message.content and not message.token_ids:
-                return "other_model", n
+                has_begun = bool(self.trail) or self.read_from > self._first
+                return "other_model", n if has_begun else -1
             if n == edited and n in asked[:-1]:
                 return "edited", n
         return None
+
+    @property
+    def _after_beginning(self) -> int:
+        """Where reading begins anew if it is the beginning that is another: mostly there."""
+        return self.read_from if self.read_from > self._first else -1
 
     def _begins_otherwise(self, index: int) -> bool:
         """Whether the first message is the same as before, and only what is before it another."""

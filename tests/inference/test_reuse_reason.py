@@ -149,10 +149,10 @@ def test_what_was_read_with_something_else_is_told(
     # One turn with this precision, the next with another, and now this one again.
     both_turns = chat.trail
     chat.trail = both_turns[: starts[3]]
-    assert chat.why(starts[3] - 1, other_trails=elsewhere) == (difference, 2)
+    assert chat.why(starts[3] - 1, other_trails=elsewhere) == (difference, 3)
     # Those that say no more than what was reused are no reason, and all that is known comes first.
     shorter = [TrailElsewhere(difference, both_turns[: starts[3] - 1])]
-    assert chat.why(starts[3] - 1, other_trails=shorter) == ("not_kept", 2)
+    assert chat.why(starts[3] - 1, other_trails=shorter) == ("not_kept", 3)
     assert chat.why(0, other_trails=elsewhere) == ("not_kept", 0)
     assert chat.why(0, chain_end="evicted", other_trails=elsewhere) == ("evicted", 0)
 
@@ -195,8 +195,8 @@ def test_message_that_was_read_without_a_reply_is_no_new_one(
     at = unread.message_starts[last] + 2
     before = chat.common()
     chat.ask("Are you there?")
-    place = max(n for n, start in enumerate(chat.prompt().message_starts) if start <= before)
-    assert place < last  # what closes the message before belongs to that
+    # What closes the reply before is read again too, but that was never read before.
+    place = 0 if is_first else last
     # A program was killed: of what it had read nothing is known but that it was read.
     assert chat.why(before) == ("not_kept", place)
     assert chat.why(before, was_damaged=True) == ("damaged", place)
@@ -238,7 +238,14 @@ def test_another_system_prompt_is_told(
     assert chat.why() == ("system_prompt", 0)
     if after is not None:
         # Another chat has the new one.
-        assert chat.why(chat.prompt().message_starts[1]) == ("system_prompt", 0)
+        starts = chat.prompt().message_starts
+        assert chat.why(starts[1]) == ("system_prompt", 0)
+        # This one had it once, and the model knows that branch's first turn.
+        assert chat.why(starts[3]) == ("system_prompt", 3)
+        assert chat.why(starts[3] - 1) == (
+            "system_prompt",
+            3,
+        )  # all of the reply but what closes it
 
 
 @pytest.mark.parametrize("name", ["STARTER", "CHATML", "LLAMA3", "QWEN3"])
@@ -321,7 +328,11 @@ def test_reply_of_another_model_is_told(starter_model_path: Path) -> None:
 def test_chat_of_another_model_is_told(starter_model_path: Path) -> None:
     chat = make_chat(starter_model_path)
     chat.messages = [ChatMessage(m.role, m.content) for m in chat.messages]
-    assert chat.why(0, has_trail=False, chain_end="nothing_cached") == ("other_model", 2)
+    assert chat.why(0, has_trail=False, chain_end="nothing_cached") == ("other_model", 0)
+    starts = chat.prompt().message_starts
+    # Another chat begins the same.
+    assert chat.why(starts[1], has_trail=False) == ("other_model", 0)
+    assert chat.why(starts[3], has_trail=False) == ("other_model", 4)
 
 
 def test_earlier_message_that_was_edited_is_told(starter_model_path: Path) -> None:

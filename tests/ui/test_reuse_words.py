@@ -61,6 +61,7 @@ def test_reused_text_says_how_many_and_from_where(
             "Read again from message 3, because the chat template writes it differently now",
         ),
         ("other_model", 2, "Read again from message 2, because another model wrote it"),
+        ("other_model", 0, "Read again from the start, because another model wrote the replies"),
         ("left_out", 1, "Read again from message 1, because the oldest messages were left out"),
         ("evicted", 4, "Read again from message 4, because it had given way to other chats"),
         ("damaged", 5, "Read again from message 5, because a file on disk was damaged"),

@@ -18,6 +18,9 @@ _BECAUSE: dict[ReuseStop, str] = {
     "not_kept": "because it is not kept",
 }
 
+# Where all is read again.
+_BECAUSE_OF_ALL: dict[ReuseStop, str] = {"other_model": "because another model wrote the replies"}
+
 # Where there is little room. "{}" is "Message 2", or what all of it is called.
 _SHORT: dict[ReuseStop, str] = {
     "system_prompt": "System prompt changed",
@@ -65,7 +68,8 @@ def stop_text(metrics: RequestMetrics, *, left_out: int = 0) -> str:
         return ""
     number = _chat_place(metrics, left_out)
     place = {None: "", 0: " from the start"}.get(number, f" from message {number}")
-    return f"Read again{place}, {_BECAUSE[stop]}"
+    because = (_BECAUSE_OF_ALL if number == 0 else _BECAUSE).get(stop, _BECAUSE[stop])
+    return f"Read again{place}, {because}"
 
 
 def short_stop_text(metrics: RequestMetrics, *, left_out: int = 0) -> str:
