@@ -29,9 +29,9 @@ from inference.transfer_tickets import Loading, Saving
 
 logger = logging.getLogger(__name__)
 
-SPREAD_S = 0.8
-"""Over which a turn's blocks are written while tokens are computed: on disk within a second, and never in
-one burst, which would take the core and the memory from the model."""
+SPREAD_S = 0.6
+"""Over which a turn's blocks are written while tokens are computed: on disk within a second, on a busy machine
+too, and never in one burst, which would take the core and the memory from the model."""
 
 SAVER_NICENESS = 10
 """It writes in the pauses of the threads that compute, and has a tenth of a core if there are none."""
