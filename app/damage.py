@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.errors import DatabaseDamagedError
-from app.migrations import make_text_indexes, migrate
+from app.known_schema import known_schema, schema_of
+from app.migrations import make_text_indexes
 from app.salvage import remove, salvaged
 from app.sqlite_errors import (
     SQLITE_ERRORS,
@@ -29,12 +30,6 @@ _COPIED = (
 _IN_USE = "Close the other Quire that has it open, then start again."
 _MOVED_BY_ANOTHER = "Another Quire has kept it under another name meanwhile. Start again."
 _NOT_MOVED = "Move it away and put a backup in its place, or choose another folder with --profile."
-
-# The tables of a text index are SQLite's own, and not the same in each release of it.
-_SCHEMA = """
-SELECT type, name, tbl_name, sql FROM sqlite_master
-WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!' AND name NOT LIKE '%!_index!_%' ESCAPE '!'
-"""
 
 
 def damage(code: int = sqlite3.SQLITE_CORRUPT) -> sqlite3.DatabaseError:
@@ -67,20 +62,14 @@ def check_whole(connection: sqlite3.Connection, path: Path, steps: Sequence[str]
         StorageError: This SQLite cannot make such a database.
     """
     with errors_for_people(path):
-        wanted = _schema_of(steps)
+        wanted = known_schema(steps)
     is_sound = _is_ok(connection, "integrity_check")
     if steps:
         make_text_indexes(connection)
         # Newer releases of SQLite look at the text indexes too: it may have been these.
         is_sound = is_sound or _is_ok(connection, "integrity_check")
-    if not is_sound or not wanted <= set(map(tuple, connection.execute(_SCHEMA))):
+    if not is_sound or not wanted <= schema_of(connection):
         raise damage()
-
-
-def _schema_of(steps: Sequence[str]) -> set[tuple[object, ...]]:
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as sound:
-        migrate(sound, steps)
-        return set(map(tuple, sound.execute(_SCHEMA)))
 
 
 def put_aside(path: Path, steps: Sequence[str], error: Exception) -> DatabaseDamagedError:

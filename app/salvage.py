@@ -7,14 +7,20 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.known_schema import (
+    TABLES,
+    is_schema_sound,
+    likely_version,
+    make_readable,
+    number_of,
+    open_to_read,
+)
 from app.migrations import migrate
 from app.private_files import make_private_file
 from app.sqlite_errors import SQLITE_ERRORS, error_name, is_of_the_system
-from app.stored_values import text_from
 
 logger = logging.getLogger(__name__)
 
-_TABLES = ("conversations", "messages", "drafts")
 _MIN_ROW_BYTES = 16
 
 # Messages of a chat that is lost get one in which they are found.
@@ -36,16 +42,22 @@ def salvaged(path: Path, steps: Sequence[str]) -> Path | None:
         sqlite3.Error: The disk is full, say.
     """
     copy = path.with_name(f"{path.name}.copy-{os.getpid()}")  # another process may make one too
+    readable = copy.with_name(f"{copy.name}-readable")
     remove(copy)
+    remove(readable)
     make_private_file(copy)
     try:
-        num_messages = _copy(path, copy, steps)
+        known = steps[: likely_version(path, steps)]
+        is_found = is_schema_sound(path, known) or not make_readable(path, readable, known)
+        num_messages = _copy(path if is_found else readable, copy, known)
     except SQLITE_ERRORS as error:
         remove(copy)
         if is_of_the_system(error):
             raise
         logger.error("Nothing could be copied: %s", error_name(error))
         return None
+    finally:
+        remove(readable)
     if num_messages == 0:
         remove(copy)
         return None
@@ -62,21 +74,19 @@ def remove(copy: Path | None) -> None:
 
 def _copy(path: Path, copy: Path, steps: Sequence[str]) -> int:
     """Fill a new database; gives how many messages it has."""
-    source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     target = sqlite3.connect(copy, isolation_level=None)
-    with contextlib.closing(source), contextlib.closing(target):
-        source.text_factory = text_from
+    with contextlib.closing(open_to_read(path)) as source, contextlib.closing(target):
         # With it SQLite takes of a damaged schema what comes before the damage.
         source.execute("PRAGMA writable_schema = ON")
-        version = _number(source, "PRAGMA user_version")
-        migrate(target, steps[: version or None])
+        number_of(source, "SELECT count(*) FROM sqlite_master")
+        migrate(target, steps)
         highest = min(_highest_key(source), path.stat().st_size // _MIN_ROW_BYTES)
         target.execute("BEGIN")
         for table in _tables(target):
             _copy_table(source, target, table, highest)
         with contextlib.suppress(sqlite3.DatabaseError):  # what was copied is worth more
             target.execute(_ADOPT)
-        num_messages = _number(target, "SELECT count(*) FROM messages")
+        num_messages = number_of(target, "SELECT count(*) FROM messages")
         target.execute("COMMIT")
     return num_messages
 
@@ -85,7 +95,7 @@ def _tables(target: sqlite3.Connection) -> list[str]:
     """Those that are copied: an older format has no drafts."""
     names = target.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     present = {name for (name,) in names}
-    return [table for table in _TABLES if table in present]
+    return [table for table in TABLES if table in present]
 
 
 def _copy_table(
@@ -114,15 +124,6 @@ def _copy_table(
 def _highest_key(source: sqlite3.Connection) -> int:
     """The highest number of a row that there may be, as far as anything tells."""
     return max(
-        _number(source, "SELECT max(seq) FROM sqlite_sequence"),  # no chat is without a message
-        _number(source, "SELECT max(rowid) FROM messages"),
+        number_of(source, "SELECT max(seq) FROM sqlite_sequence"),  # no chat is without a message
+        number_of(source, "SELECT max(rowid) FROM messages"),
     )
-
-
-def _number(connection: sqlite3.Connection, question: str) -> int:
-    """What SQLite answers; 0 where it cannot."""
-    try:
-        (value,) = connection.execute(question).fetchone()
-    except SQLITE_ERRORS:
-        return 0
-    return value if isinstance(value, int) else 0

@@ -1,14 +1,19 @@
 """Damage in the file of the chats: what can be read is shown, and nothing of it is quoted."""
 
+import contextlib
 import os
+import random
+import shutil
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app import salvage
 from app.conversation import ConversationId
+from app.damage import damage
 from app.database import FULL_CHECK_BYTES, open_beside
 from app.disk_sync import DiskSync
 from app.errors import DatabaseDamagedError, StorageError
@@ -318,16 +323,218 @@ def test_damaged_table_of_messages_leaves_an_empty_list(tmp_path: Path) -> None:
     assert list(tmp_path.glob("chats.db.copy*")) == []
 
 
-def test_damaged_schema_that_python_cannot_read_is_kept_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"REFERENCES conversations(id)", b"REFERENCES #onversations(id)"),
+        (b"CREATE TABLE messages", b"CREATE TABL\xc5 messages"),
+        (b"tablemessages", b"tablemesrages"),
+        (b"tabledrafts", b"tacledrafts"),
+        (b"CREATE TABLE conversations", b"DREATE TABLE conversations"),
+        (b"id TEXT NOT NULL UNIQUE", b"id TEXT NOT NULL,UNIQUE"),
+        (b"CREATE TABLE drafts (", b"CREATE TABLE drafts )"),
+        (
+            b"conversations_by_update ON conversations(",
+            b"conversations_by_update ON conversations ",
+        ),
+        (b"CREATE TRIGGER message_added", b"CREATE TRIGGES message_added"),
+        (b"USING fts5(\n    content", b"USING fts7(\n    content"),
+        (b"CREATE TABLE 'message_index_data'", b"CREATE TABLE 'message_index_data "),
+        (b"CREATE TABLE sqlite_sequence", b"CREATE TABLE`sqlite_sequence"),
+    ],
+)
+def test_damaged_list_of_tables_hides_no_chat(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = make_chats(tmp_path)
+    store = make_store(tmp_path)
+    store.keep_draft(ConversationId("0"), "not sent")
+    texts = all_texts(store)
+    store.close()
+    replace_bytes(path, old, new)
+    content = path.read_bytes()
+    error = told_at_last(tmp_path)
+    assert error.hint == COPIED
+    assert error.kept_as is not None
+    assert error.kept_as.read_bytes() == content
+    store = make_store(tmp_path)
+    assert [chat.title for chat in store.conversations()] == ["Title 2", "Title 1", "Title 0"]
+    assert all_texts(store) == texts
+    assert store.draft_of(ConversationId("0")) == "not sent"
+    store.close()
+    assert list(tmp_path.glob("chats.db.copy*")) == []
+
+
+def test_wrong_letter_anywhere_in_the_list_of_tables_hides_no_chat(tmp_path: Path) -> None:
+    path = make_chats(tmp_path, 1)
+    content = path.read_bytes()
+    randomly = random.Random(7)
+    places = [place for place in places_of_schema(path) if randomly.random() < 0.01]
+    assert len(places) > 20
+    for place in places:
+        path.write_bytes(content[:place] + bytes((content[place] ^ 1,)) + content[place + 1 :])
+        copy = salvage.salvaged(path, STEPS)
+        assert copy is not None, content[place - 20 : place + 20]
+        copy.rename(path)
+        store = make_store(tmp_path)
+        assert all_texts(store)[1] == "answer"
+        store.close()
+
+
+def places_of_schema(path: Path) -> list[int]:
+    """Where in the file the texts are that made the tables."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        texts = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    content = path.read_bytes()
+    found = [(content.index(text.encode()), len(text.encode())) for (text,) in texts]
+    return [place + offset for place, length in found for offset in range(length)]
+
+
+def told_at_last(tmp_path: Path) -> DatabaseDamagedError:
+    """Where SQLite only finds a statement odd, the next start looks at the whole file."""
+    try:
+        store = make_store(tmp_path)
+        with contextlib.suppress(StorageError):
+            all_texts(store)
+            store.search("plane")
+        store.close()
+    except DatabaseDamagedError as error:
+        return error
+    except StorageError:
+        pass
+    return told(tmp_path)
+
+
+def test_page_of_the_list_of_tables_that_is_noise_hides_no_chat(tmp_path: Path) -> None:
+    path = make_chats(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xa5" * 3996
+    path.write_bytes(content)
+    assert told(tmp_path).hint == COPIED
+    store = make_store(tmp_path)
+    assert len(all_texts(store)) == 6
+    store.close()
+
+
+@pytest.mark.parametrize("letter", [b"E", b"X"])
+@pytest.mark.parametrize("wrong", [4, 13, 0, 99])
+def test_wrong_first_page_of_a_table_hides_no_chat(
+    tmp_path: Path, wrong: int, letter: bytes
+) -> None:
+    path = make_chats(tmp_path)
+    run(path, f"UPDATE sqlite_master SET rootpage = {wrong} WHERE name = 'messages'")
+    replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABL%s messages" % letter)
+    copy = salvage.salvaged(path, STEPS)
+    assert copy is not None
+    copy.rename(path)
+    store = make_store(tmp_path)
+    assert len(all_texts(store)) == 6
+    store.close()
+
+
+def test_file_whose_tables_begin_elsewhere_is_read_by_its_own_list(tmp_path: Path) -> None:
+    path = make_chats(tmp_path)
+    run(path, "VACUUM")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'messages'"
+        ).fetchone()
+    assert root != 5  # as in a file that was made new
+    replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABLX messages")
+    copy = salvage.salvaged(path, STEPS)
+    assert copy is not None
+    copy.rename(path)
+    store = make_store(tmp_path)
+    assert len(all_texts(store)) == 6
+    store.close()
+
+
+def test_what_is_in_the_log_alone_is_found_without_a_list_of_tables(tmp_path: Path) -> None:
+    path = make_chats(tmp_path, 1)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("UPDATE messages SET content = 'newest' WHERE content = 'answer'")
+    damaged = tmp_path / "damaged" / "chats.db"
+    damaged.parent.mkdir()
+    for ending in ("", "-wal"):
+        shutil.copyfile(f"{path}{ending}", f"{damaged}{ending}")
+    writer.close()
+    assert b"newest" not in damaged.read_bytes()
+    replace_bytes(damaged, b"CREATE TABLE messages", b"CREATE TABLX messages")
+    content = damaged.read_bytes()
+    copy = salvage.salvaged(damaged, STEPS)
+    assert copy is not None
+    assert damaged.read_bytes() == content
+    copy.rename(damaged)
+    (damaged.parent / "chats.db-wal").unlink(missing_ok=True)
+    store = make_store(damaged.parent)
+    assert all_texts(store)[1] == "newest"
+    store.close()
+
+
+@pytest.mark.parametrize("named", [0, 1, 4, 77])
+def test_number_of_the_format_that_is_wrong_too_hides_no_chat(tmp_path: Path, named: int) -> None:
+    path = make_chats(tmp_path, 1)
+    store = make_store(tmp_path)
+    question, answer = store.messages_from(ConversationId("0"))
+    store.update_message(replace(answer, left_out=2))
+    store.close()
+    run(path, f"PRAGMA user_version = {named}")
+    replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABLX messages")
+    copy = salvage.salvaged(path, STEPS)
+    assert copy is not None
+    copy.rename(path)
+    store = make_store(tmp_path)
+    found = store.messages_from(ConversationId("0"))
+    assert [(m.content, m.left_out) for m in found] == [(question.content, 0), ("answer", 2)]
+    store.close()
+
+
+def test_chats_of_an_older_format_are_found_without_a_list_of_tables(tmp_path: Path) -> None:
+    make_store(tmp_path, steps=STEPS[:2]).close()
+    path = tmp_path / "chats.db"
+    run(
+        path,
+        "INSERT INTO conversations(id, title, created_at, updated_at, settings)"
+        " VALUES ('0', 'Old', 1, 2, '{}')",
+        "INSERT INTO messages(conversation_id, role, content, created_at, status, failure_kind)"
+        " VALUES ('0', 'user', 'old text', 3, 'error', 'memory')",
+    )
+    replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABLX messages")
+    assert told(tmp_path).hint == COPIED
+    store = make_store(tmp_path)
+    (message,) = store.messages_from(ConversationId("0"))
+    assert (message.content, message.failure_kind, message.left_out) == ("old text", "memory", 0)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_told"), [(damage(sqlite3.SQLITE_FULL), True), (OSError("no"), False)]
+)
+def test_copy_to_read_from_that_cannot_be_made_leaves_nothing_behind(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refusal: Exception,
+    is_told: bool,
 ) -> None:
     path = make_chats(tmp_path)
     replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABL\xc5 messages")
-    error = told(tmp_path)
-    assert error.kept_as is not None
-    assert error.hint == EMPTY
-    assert "The database is damaged: UnicodeDecodeError" in caplog.text
-    make_store(tmp_path).close()
+    content = path.read_bytes()
+
+    def refuse(copy: Path) -> None:
+        assert copy.stat().st_size == len(content)
+        assert os.name != "posix" or copy.stat().st_mode & 0o077 == 0
+        raise refusal
+
+    monkeypatch.setattr("app.known_schema._mend_header", refuse)
+    with pytest.raises(StorageError) as caught:
+        make_store(tmp_path)
+    assert str(caught.value).endswith("The disk is full.") == is_told
+    assert list(tmp_path.glob("chats.db.copy*")) == []
+    if is_told:
+        assert path.read_bytes() == content
+    else:
+        assert caught.value.hint == EMPTY
+        assert "The tables of the database could not be found: OSError" in caplog.text
+        assert "The database is damaged: UnicodeDecodeError" in caplog.text
 
 
 def test_damaged_version_of_the_format_is_kept_aside(tmp_path: Path) -> None:
@@ -457,7 +664,7 @@ def test_sqlite_that_cannot_make_our_tables_leaves_the_file(
         sqlite3.connect(":memory:").execute("CREATE VIRTUAL TABLE t USING no_such_module")
 
     with monkeypatch.context() as patch:
-        patch.setattr("app.damage.migrate", lacking)
+        patch.setattr("app.known_schema.migrate", lacking)
         with pytest.raises(StorageError, match=r"SQLite refused it \(SQLITE_ERROR\)\.$"):
             make_store(tmp_path)
     assert path.read_bytes() == content
@@ -584,8 +791,10 @@ def test_number_of_the_format_that_sqlite_does_not_know_is_damage_at_the_next_st
     with pytest.raises(StorageError, match="SQLITE_ERROR") as caught:
         make_store(tmp_path)
     assert caught.value.hint == LATER
-    assert told(tmp_path).hint == EMPTY
-    make_store(tmp_path).close()
+    assert told(tmp_path).hint == COPIED
+    store = make_store(tmp_path)
+    assert len(all_texts(store)) == 6
+    store.close()
 
 
 def test_mark_beside_a_new_file_goes(tmp_path: Path) -> None:
