@@ -20,7 +20,7 @@ from app.asked_chat import AskedChat
 from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
 from app.asked_notes import read_settings, tell_deleted, tell_unfinished
 from app.asked_reply import REPLY_ID, AskedReply
-from app.breaking_off import Interrupts
+from app.breaking_off import ending_at_once
 from app.chat_prompt import chat_prompt
 from app.cli import (
     EXIT_BROKEN_PIPE,
@@ -62,10 +62,9 @@ def open_engine(path: str, config: EngineConfig) -> EngineLike:
             told.add(progress.stage)
             complain(f"{TRYING_INT4}; this is done once")
 
-    # Libraries that are being imported catch whatever is raised in them, Ctrl+C too.
-    with Interrupts() as interrupts:
+    # Some seconds in which nothing is printed, computed or stored: there is nothing to wait for.
+    with ending_at_once():
         engine = import_engine()
-    interrupts.let_through()
     return engine.load(path, config, on_progress=tell)
 
 

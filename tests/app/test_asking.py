@@ -5,10 +5,10 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -646,23 +646,84 @@ def test_weights_that_are_no_floats_are_said_to_stay_as_they_are(
     assert capsys.readouterr().err == (told if is_told else "")
 
 
-def test_interrupt_that_a_library_swallows_while_it_is_imported_ends_ask(
-    monkeypatch: pytest.MonkeyPatch,
+# `ask` where an import waits for long, and catches what is raised in it as libraries do.
+WAITING_IMPORT = """
+import sys, time
+from app.__main__ import main
+
+class Waiting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("importing", flush=True)
+            try:
+                time.sleep(600)
+            except BaseException:
+                pass
+
+sys.meta_path.insert(0, Waiting())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.usefixtures("_not_ignored")
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no signals to others")
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_signal_while_the_engine_is_imported_ends_ask_at_once_and_harms_no_chat(
+    asker: Asker, number: signal.Signals, code: int
 ) -> None:
-    class NeverLoaded:
+    asker.ask("One", "--conversation", "c")
+    model = asker.paths.data_dir / "a.gguf"
+    model.touch()
+    profile = str(asker.paths.data_dir)
+    options = ["--conversation", "c", "--model", str(model), "--profile", profile]
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING_IMPORT, "ask", "Two", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        try:
+            assert process.communicate(timeout=60) == (
+                "",
+                "",
+            )  # ten times less than the import takes
+        finally:
+            process.kill()
+    assert process.returncode == code
+    assert [message.content for message in asker.chat("c").path()] == ["One", "Hi you"]
+    asker.ask("Three", "--conversation", "c")
+    assert len(asker.replies("c")) == 2
+
+
+@pytest.mark.usefixtures("_not_ignored")
+@pytest.mark.parametrize("number", [number for number, _ in SIGNALS])
+def test_signals_are_as_before_once_the_engine_is_imported(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    during: list[object] = []
+
+    class Loaded:
         @staticmethod
-        def load(*arguments: object, **options: object) -> NoReturn:
-            raise AssertionError("it goes on")
+        def load(*arguments: object, **options: object) -> None:
+            during.append(signal.getsignal(number))
 
-    def swallowing() -> type[NeverLoaded]:
-        with contextlib.suppress(BaseException):
-            signal.raise_signal(signal.SIGINT)
-        return NeverLoaded
+    def imported() -> type[Loaded]:
+        during.append(signal.getsignal(number))
+        return Loaded
 
-    monkeypatch.setattr(asking, "import_engine", swallowing)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(asking, "import_engine", imported)
+    handler = signal.getsignal(number)
+    asking.open_engine("model.gguf", EngineConfig())
+    assert during[0] is not handler
+    before = signal.signal(number, signal.SIG_IGN)  # as in the background of a script, or by nohup
+    try:
         asking.open_engine("model.gguf", EngineConfig())
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert during[1:] == [handler, signal.SIG_IGN, signal.SIG_IGN]
 
 
 @pytest.mark.parametrize(
