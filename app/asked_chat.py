@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,10 +75,22 @@ class AskedChat:
         """The path that ends with the question, oldest message first."""
         return self._conversation.path()
 
-    def begin(self, question: str, *, system_prompt: str | None = None) -> Message:
+    def begin(
+        self,
+        question: str,
+        *,
+        system_prompt: str | None = None,
+        is_too_long: Callable[[Conversation], bool] = lambda asked: False,
+    ) -> Message:
         """Keep a question, its reply, and the chat's system prompt if one is given.
 
         They follow the newest message that is there now. What the store refuses comes with `save`.
+
+        Args:
+            question: Not empty.
+            system_prompt: None leaves the chat's as it is.
+            is_too_long: Whether the engine will refuse the chat with the question. Nothing is kept
+                then, from here on: as in the window, what does not fit is not sent.
 
         Returns:
             The reply's message, still empty.
@@ -86,14 +98,15 @@ class AskedChat:
         self._question, self._system_prompt = question, system_prompt
         if self._store is not None:
             try:
-                return self._store_turn(self._store)
+                self._conversation = self._newest(self._store) or self._new
+                if not is_too_long(self._asked()):
+                    return self._store_turn(self._store)
+                self._store.close()
+                self._store = None
             except StorageError as error:
                 logger.warning("A question could not be stored yet: %s", error)
-        chat = self._prompted(self._conversation)
-        now = time.time()
-        message = Message(_QUESTION_ID, chat.id, chat.leaf_id, "user", question, now)
-        self._conversation = chat.with_message(message, as_leaf=True)
-        return Message(_REPLY_ID, chat.id, message.id, "assistant", "", now, "streaming")
+        self._conversation = chat = self._asked()
+        return Message(_REPLY_ID, chat.id, chat.leaf_id, "assistant", "", time.time(), "streaming")
 
     def save(self, message: Message) -> None:
         """Keep the reply as it stands, and the question if it is not stored yet.
@@ -121,6 +134,17 @@ class AskedChat:
         found = store.find_by_title(self._title) or store.find_by_title(title_from(self._title))
         return None if found is None else store.load(found)
 
+    def _newest(self, store: ConversationStore) -> Conversation | None:
+        """The chat as it is stored now; another process may have gone on in it."""
+        # By its id: it may have another title by now.
+        return store.load(self._conversation.id) or self._found(store)
+
+    def _asked(self) -> Conversation:
+        """The chat with the question, not stored."""
+        chat = self._prompted(self._conversation)
+        question = Message(_QUESTION_ID, chat.id, chat.leaf_id, "user", self._question, time.time())
+        return chat.with_message(question, as_leaf=True)
+
     def _prompted(self, chat: Conversation) -> Conversation:
         if self._system_prompt is None:
             return chat
@@ -130,8 +154,7 @@ class AskedChat:
     def _store_turn(self, store: ConversationStore) -> Message:
         """Store question and empty reply, or nothing; another process may have gone on in the chat meanwhile."""
         with store.transaction():
-            # By its id: it may have another title by now.
-            found = store.load(self._conversation.id) or self._found(store)
+            found = self._newest(store)
             if found is None:
                 chat = self._prompted(self._new)
                 store.add_conversation(chat)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 
 from app.asked_chat import AskedChat
+from app.asked_room import with_room
 from app.breaking_off import Interrupts
 from app.chat_prompt import ChatPrompt
 from app.cli import (
@@ -15,7 +16,7 @@ from app.cli import (
     output_exit_code,
     write_out,
 )
-from app.context_room import Shortened, shortened, whole
+from app.context_room import Shortened
 from app.conversation import Message, MessageId
 from app.engine_like import EngineLike
 from app.errors import StorageError
@@ -125,21 +126,15 @@ class AskedReply:
 
     def _request(self, params: SamplingParams) -> GenerateRequest:
         """The request, without the oldest turns if the chat is full and the person chose so."""
-        prompt, is_plain = self._prompt, not self._engine.info.has_chat_template
-        kept = whole(prompt.messages)
-        if prompt.leave_out:
-            kept = shortened(
-                prompt.messages, lambda shorter: self._engine.measure(shorter, plain_text=is_plain)
-            )
-        self._unread = kept
-        left_out = prompt.left_out_with(kept.left_out)
+        kept = self._unread = with_room(self._engine, self._prompt)
+        left_out = self._prompt.left_out_with(kept.left_out)
         if left_out:
             complain(f"the chat is full; messages left out, oldest first: {left_out}.")
         return GenerateRequest(
             self._live.conversation_id,
             messages=kept.messages,
             params=params,
-            plain_text=is_plain,
+            plain_text=not self._engine.info.has_chat_template,
             keep_on_disk=self._chat.is_kept,
             has_left_out=left_out > 0,
         )

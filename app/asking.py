@@ -20,6 +20,7 @@ from app.asked_chat import AskedChat
 from app.asked_guesses import asked_draft, errors_name_draft, use_set_draft
 from app.asked_notes import read_settings, tell_deleted, tell_unfinished
 from app.asked_reply import REPLY_ID, AskedReply
+from app.asked_room import is_too_long
 from app.breaking_off import ending_at_once
 from app.chat_prompt import chat_prompt
 from app.cli import (
@@ -99,7 +100,11 @@ def answer(
         use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
         _tell_kept_weights(engine.info, options.weights)
-        reply = chat.begin(question, system_prompt=options.system)
+        reply = chat.begin(
+            question,
+            system_prompt=options.system,
+            is_too_long=lambda asked: is_too_long(engine, asked, settings),
+        )
         tell_unfinished(chat)
         info = engine.info
         prompt = chat_prompt(chat.history, settings=chat.settings, general=settings, info=info)

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,12 @@ from app.paths import Paths
 from app.prompting import title_from
 from app.settings import SettingsStore
 from inference.config import EngineConfig, SamplingParams
-from inference.errors import ComputeError, ContextOverflowError, InvalidRequestError
+from inference.errors import (
+    ChatTemplateError,
+    ComputeError,
+    ContextOverflowError,
+    InvalidRequestError,
+)
 from inference.request import ChatMessage
 from tests.app.asker import Asker
 from tests.app.fake_engine import FakeEngine
@@ -225,14 +231,66 @@ def test_conversation_whose_name_no_list_can_show_is_refused_and_not_kept(
     assert not asker.paths.database_file.exists()
 
 
-def test_question_that_does_not_fit_is_refused_and_kept_with_the_reason(asker: Asker) -> None:
+TOO_LONG = "long " * 600  # for a moment it may not fit, so it is measured
+
+
+def test_question_that_does_not_fit_is_refused_and_not_kept(asker: Asker) -> None:
     asker.script.prefill_tokens = 9000
-    with pytest.raises(ContextOverflowError):
-        asker.ask("Long", "--conversation", "c")
+    with pytest.raises(ContextOverflowError, match="9,000 tokens"):
+        asker.ask(TOO_LONG, "--conversation", "c", "--system", "S")
+    assert stored(asker) == ([], [])
+
+
+def test_question_that_does_not_fit_leaves_its_chat_as_it_was(asker: Asker) -> None:
+    asker.ask("One", "--conversation", "c")
+    before = stored(asker)
+    asker.script.prefill_tokens = 2048
+    with pytest.raises(ContextOverflowError, match="2,048 tokens"):
+        asker.ask(TOO_LONG, "--conversation", "c", "--system", "S")
+    assert stored(asker) == before
+    asker.script.prefill_tokens = 2047
+    assert asker.ask(TOO_LONG, "--conversation", "c") == 0
+    assert [message.content for message in asker.chat("c").path()] == [
+        "One",
+        "Hi you",
+        TOO_LONG,
+        "Hi you",
+    ]
+
+
+def test_question_that_does_not_fit_after_what_another_process_said_is_not_kept(
+    asker: Asker,
+) -> None:
+    asker.ask("One", "--conversation", "c")
+    asker.script.message_tokens, asker.script.context_tokens = 30, 100
+    seen: list[object] = []
+
+    def go_on() -> None:
+        asker.ask("Between", "--conversation", "c")
+        seen.append(stored(asker))
+
+    asker.during_load(go_on)
+    with pytest.raises(ContextOverflowError, match="150 tokens"):
+        asker.ask("Two", "--conversation", "c")
+    assert [stored(asker)] == seen
+
+
+def test_question_that_is_refused_for_another_reason_than_its_length_is_kept(asker: Asker) -> None:
+    refusal = ChatTemplateError("The template is broken.")
+    asker.script.measure_error = asker.script.request_error = refusal
+    with pytest.raises(ChatTemplateError):
+        asker.ask(TOO_LONG, "--conversation", "c")
     (reply,) = asker.replies("c")
-    assert reply.status == "error"
-    assert reply.error is not None
-    assert "9,000 tokens" in reply.error
+    assert (reply.status, reply.error) == ("error", "The template is broken.")
+
+
+def stored(asker: Asker) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(asker.paths.database_file)) as connection:
+        chats, messages = (
+            connection.execute(f"SELECT * FROM {table}").fetchall()
+            for table in ("conversations", "messages")
+        )
+    return chats, messages
 
 
 def test_reply_that_fails_keeps_its_text(asker: Asker) -> None:
