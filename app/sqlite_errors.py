@@ -6,6 +6,7 @@ looks at the whole file.
 """
 
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from app.private_files import make_private_file
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """The second: SQLite's words quote a damaged name, and Python cannot read them."""
 
+_NEXT_TO_NOTHING_BYTES = 256 * 1024  # SQLite makes files of 32 KiB, file systems round that up
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REASONS = {
     sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space, then try again."),
@@ -56,8 +58,19 @@ def storage_error(error: Exception, path: Path) -> StorageError:
         f"SQLite refused it ({error_name(error)}).",
         _LOOKED_AT_LATER if is_odd(error) else _AGAIN,
     )
-    reason, hint = _REASONS.get(primary_code(error), unknown)
+    code = primary_code(error)
+    if code == sqlite3.SQLITE_IOERR and _is_full(path.parent):
+        code = sqlite3.SQLITE_FULL
+    reason, hint = _REASONS.get(code, unknown)
     return StorageError(f"The chats in {path} could not be read or stored. {reason}", hint=hint)
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether the disk has no room: of files that SQLite cannot make for that, it only says that they failed."""
+    try:
+        return shutil.disk_usage(folder).free < _NEXT_TO_NOTHING_BYTES
+    except OSError:
+        return False
 
 
 def is_damage(error: Exception) -> bool:

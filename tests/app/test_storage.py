@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -384,6 +385,35 @@ def test_unknown_error_is_told_by_its_name_without_its_words(tmp_path: Path) -> 
         " SQLite refused it (OperationalError)."
     )
     assert error.hint == "Start Quire again, or choose another folder with --profile."
+
+
+@pytest.mark.parametrize(
+    ("num_free_bytes", "words", "hint"),
+    [
+        (100_000, "The disk is full.", "Free some space, then try again."),
+        (2**20, "The disk reported an error.", "Check the disk and its free space."),
+        (None, "The disk reported an error.", "Check the disk and its free space."),
+    ],
+)
+def test_files_that_a_full_disk_has_no_room_for_are_told_as_such(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_free_bytes: int | None,
+    words: str,
+    hint: str,
+) -> None:
+    def usage(folder: Path) -> SimpleNamespace:
+        assert folder == tmp_path
+        if num_free_bytes is None:
+            raise FileNotFoundError(folder)
+        return SimpleNamespace(free=num_free_bytes)
+
+    monkeypatch.setattr("app.sqlite_errors.shutil.disk_usage", usage)
+    refusal = sqlite3.OperationalError("disk I/O error")
+    refusal.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    error = storage_error(refusal, tmp_path / "chats.db")
+    assert str(error).endswith(f" could not be read or stored. {words}")
+    assert error.hint == hint
 
 
 WRITER = """
