@@ -111,7 +111,7 @@ class Paths:
     def _own_files(self) -> Iterator[Path]:
         """All that older versions may have made for others to read as well."""
         for file, beside in (
-            (self.settings_file, ("{0}", "{0}.bak")),
+            (self.settings_file, ("{0}", "{0}.bak", "{0}.bak-*")),
             (self.database_file, ("{0}", "{0}-wal", "{0}-shm", "{1}.format-*", "{1}.damaged-*")),
             (self.log_file, ("{0}", "{0}.*")),
         ):

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from app.errors import SettingError
-from app.private_files import make_private_file, private_opener
+from app.kept_copies import keep_copy
+from app.private_files import private_opener
 from inference.config import KV_SCHEMES, SamplingParams
 from inference.errors import InvalidRequestError
 from inference.regular_file import open_regular
@@ -310,31 +310,33 @@ class SettingsStore:
     def _read(self) -> Settings:
         try:
             with open_regular(self.path) as file:
-                text = file.read().decode("utf-8")
+                content = file.read()
         except FileNotFoundError:
             return Settings()
-        except UnicodeDecodeError:
-            text = ""
         except OSError as error:
             reason = f"The settings could not be read: {error.strerror}; all have their defaults."
             self.warnings = [reason]
             logger.warning("Settings: %s", reason)
             return Settings()
-        settings, self.warnings = settings_from_json(text)
+        settings, self.warnings = settings_from_json(_text_from(content))
         if self.warnings:
-            self._keep_copy()
+            self._keep_copy(content)
         for warning in self.warnings:
             logger.warning("Settings: %s", warning)
         return settings
 
-    def _keep_copy(self) -> None:
-        copy = self.path.with_name(self.path.name + ".bak")
+    def _keep_copy(self, content: bytes) -> None:
         try:
-            make_private_file(copy)
-            shutil.copyfile(self.path, copy)  # never into a pipe
-            self.kept_as = copy
+            self.kept_as = keep_copy(self.path, content)
         except OSError as error:
             logger.warning("The old settings could not be kept: %s", error)
+
+
+def _text_from(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""  # which is no JSON either
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -80,6 +80,7 @@ def test_files_of_an_older_version_are_closed_at_the_next_start(paths: Paths) ->
         "chats.damaged-20260101-000000.db",
         "chats.damaged-20260101-000000.db-wal",
         "settings.json.bak",
+        "settings.json.bak-2",
     ]
     for name in names:
         (paths.data_dir / name).touch()
@@ -128,6 +129,9 @@ def test_kept_copies_are_private_too(paths: Paths) -> None:
     paths.settings_file.write_text("{", "utf-8")
     SettingsStore(paths.settings_file)
     assert mode(paths.settings_file.with_name("settings.json.bak")) == 0o600
+    paths.settings_file.write_text("[", "utf-8")
+    SettingsStore(paths.settings_file)
+    assert mode(paths.settings_file.with_name("settings.json.bak-2")) == 0o600
     kept = paths.data_dir / "chats.format-1.db"
     make_private_file(kept)
     make_private_file(kept)

@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import io
 import json
 import os
 import threading
@@ -251,10 +252,49 @@ def test_bad_file_is_kept_beside_the_new_one(tmp_path: Path, content: bytes) -> 
     assert make_store(tmp_path).value.theme == "dark"
 
 
-def test_bad_file_whose_copy_cannot_be_kept_is_still_read(tmp_path: Path) -> None:
+def test_each_bad_file_is_kept_once_and_no_copy_overwritten(tmp_path: Path) -> None:
+    contents = [b"{", b"[", b"{", b"\xff", b"["]
+    names = ["bak", "bak-2", "bak", "bak-3", "bak-2"]
+    for content, name in zip(contents, names, strict=True):
+        (tmp_path / "settings.json").write_bytes(content)
+        assert make_store(tmp_path).kept_as == tmp_path / f"settings.json.{name}"
+    found = {path.name: path.read_bytes() for path in tmp_path.glob("*.bak*")}
+    assert found == {
+        "settings.json.bak": b"{",
+        "settings.json.bak-2": b"[",
+        "settings.json.bak-3": b"\xff",
+    }
+
+
+def test_what_stands_in_the_place_of_the_copy_stays(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text('{"theme": "pink"}', "utf-8")
     (tmp_path / "settings.json.bak").mkdir()
-    assert make_store(tmp_path).value == Settings()
+    assert make_store(tmp_path).kept_as == tmp_path / "settings.json.bak-2"
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_bad_file_whose_copy_cannot_be_kept_is_still_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_begun: bool,
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, content: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def refuse(copy: Path, *arguments: object, **options: object) -> Full:
+        if not is_begun:
+            raise PermissionError("no")
+        copy.touch()
+        return Full()
+
+    (tmp_path / "settings.json").write_text('{"theme": "pink"}', "utf-8")
+    monkeypatch.setattr("app.kept_copies.open", refuse, raising=False)
+    store = make_store(tmp_path)
+    assert (store.value, store.kept_as) == (Settings(), None)
+    assert "The old settings could not be kept" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
 
 
 def test_file_that_cannot_be_read_gives_defaults_and_a_warning(tmp_path: Path) -> None:
@@ -314,4 +354,6 @@ def test_pipes_in_the_place_of_file_and_copy_are_not_waited_for(tmp_path: Path) 
     (tmp_path / "settings.json").unlink()
     (tmp_path / "settings.json").write_text("{", "utf-8")
     os.mkfifo(tmp_path / "settings.json.bak")
-    assert make_store(tmp_path).value == Settings()
+    store = make_store(tmp_path)
+    assert store.value == Settings()
+    assert store.kept_as == tmp_path / "settings.json.bak-2"
