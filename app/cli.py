@@ -23,7 +23,7 @@ from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
 from app.failures import terminal_words
 from app.paths import Paths
-from app.texts import is_blank, without_controls
+from app.texts import is_blank, turns_direction, without_controls
 from inference.config import BACKENDS, GUESSES, MAX_DRAFT_TOKENS, WEIGHT_TYPES, SamplingParams
 from inference.errors import (
     ComputeError,
@@ -167,6 +167,8 @@ def _chat_name(text: str) -> str:
         problem = "the name is empty"
     elif without_controls(name) != name:
         problem = "the name holds control characters"
+    elif turns_direction(name):
+        problem = "the name holds characters that turn the direction of writing"
     elif len(name) > MAX_TITLE_CHARS:
         problem = f"the name has {len(name):,} characters, at most {MAX_TITLE_CHARS} are possible"
     if problem:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.conversation import Message
+from app.texts import without_directions
 from inference.request import ChatMessage
 
 TITLE_CHARS = 40
@@ -70,7 +71,15 @@ def has_failed_at_once(question: Message, reply: Message) -> bool:
 
 
 def title_from(text: str) -> str:
-    """A chat's title from its first message: one line, cut after a word."""
+    """A chat's title from its first message: one line, cut after a word.
+
+    Signs that turn the direction of writing would turn what stands beside the title, too.
+    """
+    return cut_title(without_directions(text))
+
+
+def cut_title(text: str) -> str:
+    """The same with these signs: older versions left them in."""
     line = " ".join(text.split())
     if len(line) <= TITLE_CHARS:
         return line

@@ -43,3 +43,18 @@ _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(co
 def without_controls(text: str) -> str:
     """`text` with U+FFFD for what a terminal would obey: a model may write escape sequences."""
     return text.translate(_CONTROLS)
+
+
+# Letters that turn the direction of those after them, until they are ended; and marks that only hint at one.
+_TURNING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+_DIRECTING = _TURNING | dict.fromkeys((0x200E, 0x200F, 0x061C))
+
+
+def turns_direction(text: str) -> bool:
+    """Whether `text` may show in another order than it is read, and what stands after it too."""
+    return text.translate(_TURNING) != text
+
+
+def without_directions(text: str) -> str:
+    """`text` without signs that nobody sees and that choose the direction of writing."""
+    return text.translate(_DIRECTING)

@@ -20,6 +20,7 @@ from app.errors import ProfileError
 from app.paths import Paths
 from app.prompting import title_from
 from app.settings import SettingsStore
+from app.storage import ConversationStore
 from inference.config import EngineConfig, SamplingParams
 from inference.errors import (
     ChatTemplateError,
@@ -222,7 +223,32 @@ def test_chat_of_the_window_is_found_by_its_whole_first_message(asker: Asker) ->
     assert len(asker.replies(cut)) == 3
 
 
-@pytest.mark.parametrize("name", ["", " \n", "\u200b", "a\x01b", "\x1b[31mred", "x" * 201])
+TURNED = [f"a{chr(code)}b" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))]
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("\u202eabc\u202c d", "abc d"),  # by what the list shows
+        ("a\u200eb", "a\u200eb"),
+        ("a\u200eb", "ab"),
+        ("ab", "a\u200eb"),
+        ("\u200f" + "x" * 39 + "…", "\u200f" + "x" * 60),  # as older versions cut it
+        ("x" * 40 + "…", "\u200f" + "x" * 60),
+    ],
+)
+def test_chat_is_found_whose_title_differs_in_signs_that_nobody_sees(
+    asker: Asker, title: str, name: str
+) -> None:
+    asker.ask("One", "--conversation", "c")
+    store = ConversationStore(asker.paths.database_file)
+    store.rename(asker.chat("c").id, title)
+    store.close()
+    asker.ask("Two", "--conversation", name)
+    assert len(asker.replies(title)) == 2
+
+
+@pytest.mark.parametrize("name", ["", " \n", "\u200b", "a\x01b", "\x1b[31mred", "x" * 201, *TURNED])
 def test_conversation_whose_name_no_list_can_show_is_refused_and_not_kept(
     asker: Asker, name: str
 ) -> None:

@@ -139,6 +139,10 @@ def test_messages_keep_a_reply_that_failed_later() -> None:
         ("Tell me, " + "b" * 60, "Tell me, " + "b" * 31 + "…"),
         ("Compare apples, pears and quinces, please do", "Compare apples, pears and quinces…"),
         ("word " * 8 + "x", "word word word word word word word word…"),
+        ("\u202eabc\u202c \u2066d\u2069\u200e\u200f\u061c e", "abc d e"),
+        ("a \u202d b", "a b"),
+        ("\u202e" * 50 + "x" * 40, "x" * 40),
+        ("\u202e\u2066 \u200f", ""),
     ],
 )
 def test_title_is_one_line_cut_after_a_word(text: str, title: str) -> None:
