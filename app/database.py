@@ -161,7 +161,7 @@ def _known_version(connection: sqlite3.Connection, path: Path, num_known: int) -
             f"The chats in {path} could not be read or stored: it is a database of another program.",
             hint=_TAKE_AWAY,
         )
-    if tables and found == 0:
+    if found < 0 or (tables and found == 0):
         raise damage()
     return found
 

@@ -469,6 +469,16 @@ def test_what_is_in_the_log_alone_is_found_without_a_list_of_tables(tmp_path: Pa
     store.close()
 
 
+def test_file_that_is_cut_off_is_kept_aside(tmp_path: Path) -> None:
+    path = make_chats(tmp_path, 1)
+    content = path.read_bytes()
+    path.write_bytes(content[:60])
+    assert told(tmp_path).hint == EMPTY
+    store = make_store(tmp_path)
+    assert store.conversations() == []
+    store.close()
+
+
 @pytest.mark.parametrize("named", [0, 1, 4, 77])
 def test_number_of_the_format_that_is_wrong_too_hides_no_chat(tmp_path: Path, named: int) -> None:
     path = make_chats(tmp_path, 1)
@@ -537,9 +547,10 @@ def test_copy_to_read_from_that_cannot_be_made_leaves_nothing_behind(
         assert "The database is damaged: UnicodeDecodeError" in caplog.text
 
 
-def test_damaged_version_of_the_format_is_kept_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [0, -1, 4 - 2**31])
+def test_damaged_version_of_the_format_is_kept_aside(tmp_path: Path, named: int) -> None:
     path = make_chats(tmp_path)
-    run(path, "PRAGMA user_version = 0")
+    run(path, f"PRAGMA user_version = {named}")
     assert told(tmp_path).hint == COPIED
     store = make_store(tmp_path)
     assert len(all_texts(store)) == 6
