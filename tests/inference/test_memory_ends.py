@@ -15,7 +15,13 @@ from inference.transfer_tickets import Loading
 from inference.transfers import Transfers
 from tests.inference.scripted_engine import answer, ask, greedy, scripted_engine
 from tests.inference.small_memory import WAIT_S, gated
-from tests.inference.tiny_engine import make_engine, make_loaded, run_until_idle, sampled_ids
+from tests.inference.tiny_engine import (
+    make_engine,
+    make_loaded,
+    make_parts,
+    run_until_idle,
+    sampled_ids,
+)
 from tests.inference.tiny_models import make_tokens
 
 
@@ -250,6 +256,35 @@ class LoadSpy:
             return load(transfers, loads)
 
         monkeypatch.setattr(Transfers, "load", counting)
+
+
+def test_two_processes_that_save_one_chat_at_once_leave_the_rows_of_a_cold_engine(
+    tmp_path: Path,
+) -> None:
+    cold, prompt = make_parts(kv_scheme="fp32"), make_tokens(11)
+    engine = Engine(cold)
+    text = [*prompt, *sampled_ids(answer(engine, ask(prompt, greedy(24))))]
+    cache = str(tmp_path)
+    window, terminal = (make_engine(cache_dir=cache, kv_scheme="fp32") for _ in range(2))
+    terminal.add_request(ask(prompt, greedy(2)))
+    terminal.step()
+    # Of the second block: rows 0 to 2 and 2 to 6 by the one, and by the other, which began before, 0 to 4.
+    for end in (10, 14):
+        answer(window, ask(text[:end], greedy(1)))
+        idle(window)
+    run_until_idle(terminal)
+    window.close()
+    terminal.close()
+    warm = make_parts(cache_dir=cache, kv_scheme="fp32")
+    again = Engine(warm)
+    outputs = answer(again, ask(text[:15], greedy(20)))
+    assert outputs[-1].metrics.reused_disk_tokens == 14
+    assert sampled_ids(outputs) == text[15:]
+    # Greedy ids may stay the same with some wrong rows.
+    found, expected = (p.runner.kv.export_rows(1, 0, 8).view(torch.float32) for p in (warm, cold))
+    torch.testing.assert_close(found, expected)
+    again.close()
+    engine.close()
 
 
 def test_younger_of_two_with_too_little_memory_is_put_aside_in_ram_and_resumes(

@@ -66,6 +66,28 @@ def test_rows_of_a_second_turn_are_written_behind_those_of_the_first(small: Smal
     assert small.rows(6) == small.rows(0)
 
 
+def test_rows_of_pieces_that_overlap_come_to_their_places(
+    small: SmallMemory, tmp_path: Path
+) -> None:
+    other = SmallMemory(tmp_path)  # as of another process: neither knows what the other saves
+    (block,) = small.held(TOKENS[:6])
+    other.held(TOKENS[:6])
+    for memory, end in ((small, 2), (small, 6), (other, 4)):
+        held = HeldBlock(0, ROOT_KEY, block.token_ids[:end])
+        memory.transfers.save("chat", [held], TOKENS[:end])
+        assert memory.transfers.flush(WAIT_S)
+    other.close()
+    reader = SmallMemory(tmp_path)
+    (load,) = reader.from_disk([block], first_target=3)
+    assert [(s.piece.start, s.piece.end, s.start, s.end) for s in load.sources] == [  # type: ignore[union-attr]  # from the disk
+        (0, 4, 0, 4),
+        (2, 6, 4, 6),
+    ]
+    assert ended(reader.transfers.load([load])) == [True]
+    assert reader.rows(3, 6) == small.rows(0, 6)
+    reader.close()
+
+
 def test_block_comes_back_from_a_slot(small: SmallMemory) -> None:
     payload = small.write(3, seed=1)
     small.transfers.spill(3, 2)
