@@ -85,7 +85,7 @@ class Environment:
 
     Attributes:
         python: The interpreter inside.
-        log_path: Where pip writes its details.
+        log_path: Where pip writes its details; gone once all stages are done.
     """
 
     def __init__(
@@ -140,6 +140,8 @@ class Environment:
             self._install(stage, lock_fd)
             done[stage.name] = stage.digest
             self._write_stamp(done)
+        with contextlib.suppress(OSError):  # some 20 MB that nobody needs once all went well
+            os.remove(self.log_path)
         if has_nvidia_driver() and has_torch_for_cpu(self.folder):
             say(f"\n{UNUSED_CARD}")
 

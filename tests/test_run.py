@@ -209,6 +209,26 @@ def test_set_up_failed_pip_says_why_and_where_the_log_is(
     assert runner.installed == []
 
 
+def test_set_up_that_went_well_leaves_no_log(root: Path, runner: FakeRunner) -> None:
+    log = root / ".venv" / "setup.log"
+
+    def write_details(requirements: list[str]) -> str | None:
+        with log.open("a") as file:
+            file.write("details\n")
+        return "error: no compiler" if requirements[-1] == "numpy>=2,<3" and not is_mended else None
+
+    is_mended = False
+    runner.fail = write_details
+    with pytest.raises(SetupError):
+        make_environment(root, runner).set_up(stages_of(root))
+    assert "no compiler" in log.read_text()
+    is_mended = True
+    make_environment(root, runner).set_up(stages_of(root))
+    assert not log.exists()
+    make_environment(root, runner).set_up(stages_of(root, with_tests=True))
+    assert not log.exists()
+
+
 def test_set_up_judges_only_the_log_of_its_own_call(root: Path, runner: FakeRunner) -> None:
     runner.fail = lambda requirements: "NewConnectionError"
     with pytest.raises(SetupError, match="network"):
