@@ -9,6 +9,7 @@ say which one is needed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -63,11 +64,31 @@ def program_environment(root: str, arguments: list[str]) -> dict[str, str]:
     return environment
 
 
-def start(arguments: list[str]) -> int:
-    """Set up what is missing, then become the program; returns its exit code on Windows only."""
-    is_test = arguments[:1] == ["test"]
+def print_help(arguments: list[str]) -> None:
+    """Print help if it is asked for, which takes no set-up; else do nothing.
+
+    Raises:
+        SystemExit: It was printed.
+    """
+    is_for_tests = arguments[:1] == ["test"]  # pytest has help of its own
+    if is_for_tests or not {"--help", "-h"}.intersection(arguments):
+        return
+    sys.path.insert(0, ROOT)
+    from app.cli import BadInputError, parse_ask_arguments, parse_window_arguments
+
     if arguments[:1] in (["--help"], ["-h"]):
         print(HELP, flush=True)
+    with contextlib.suppress(BadInputError):  # the program tells of it
+        if arguments[:1] == ["ask"]:
+            parse_ask_arguments(arguments[1:])
+        else:
+            parse_window_arguments(arguments)
+
+
+def start(arguments: list[str]) -> int:
+    """Set up what is missing, then become the program; returns its exit code on Windows only."""
+    print_help(arguments)
+    is_test = arguments[:1] == ["test"]
     is_linux = sys.platform.startswith("linux")
     platforms = platforms_to_check(arguments, dict(os.environ)) if is_linux else []
     environment = Environment(ROOT)

@@ -1,5 +1,7 @@
 """The command line: arguments, and `ask`, one question without a window. No Qt.
 
+Standard library only until a question is answered: run.py gives help before anything is installed.
+
     python -m app ask "question" [--model P] [--conversation NAME] [--json] ...
 
 Exit codes: 0 done, 1 the machine or the model failed, 2 bad input, 129 the terminal was closed,
@@ -22,7 +24,6 @@ from app.complaint import discard
 from app.conversation import MAX_TITLE_CHARS
 from app.errors import AppError, ProfileError
 from app.failures import terminal_words
-from app.paths import Paths
 from app.texts import is_blank, turns_direction, without_controls
 from inference.config import BACKENDS, GUESSES, MAX_DRAFT_TOKENS, WEIGHT_TYPES, SamplingParams
 from inference.errors import (
@@ -320,6 +321,7 @@ def ask(arguments: Sequence[str]) -> int:
         options = parse_ask_arguments(arguments)
         question = read_question(options.question)
         from app.asking import answer  # light; the engine itself is imported inside
+        from app.paths import Paths
 
         return answer(options, question, Paths(options.profile))
     except EngineError as error:

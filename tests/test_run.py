@@ -650,15 +650,47 @@ def test_start_says_that_it_is_set_up_when_the_kernels_are_there_too(
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(("argument", "is_told"), [("--help", True), ("-h", True), ("ask", False)])
-def test_help_tells_of_the_tests_before_that_of_the_program(
+@pytest.mark.parametrize(
+    ("arguments", "is_told", "words"),
+    [
+        (["--help"], True, "--self-test"),
+        (["-h"], True, "--self-test"),
+        (["--profile", "x", "--help"], False, "--self-test"),
+        (["ask", "--help"], False, "--conversation"),
+        (["ask", "what?", "-h"], False, "--conversation"),
+    ],
+)
+def test_help_is_given_before_anything_is_set_up(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     started: list[list[str]],
-    argument: str,
+    arguments: list[str],
     is_told: bool,
+    words: str,
+) -> None:
+    monkeypatch.setattr(run, "Environment", lambda _root: pytest.fail("this is a set-up"))
+    with pytest.raises(SystemExit) as end:
+        run.start(arguments)
+    told = capsys.readouterr().out
+    assert ("python3 run.py test [arguments of pytest]" in told) is is_told
+    assert words in told
+    assert (end.value.code, started) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["test", "--help"], ["ask", "help"], ["ask", "--seed", "-h", "what?"]]
+)
+def test_what_asks_for_no_help_of_the_program_is_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, started: list[list[str]], arguments: list[str]
 ) -> None:
     monkeypatch.setattr(Environment, "is_complete", lambda _self, _stages: True)
-    run.start([argument])
-    assert ("python3 run.py test [arguments of pytest]" in capsys.readouterr().out) is is_told
-    assert started[0][-1] == argument
+    monkeypatch.setattr(os, "chdir", lambda _folder: None)
+    run.start(arguments)
+    assert started[0][-1] == arguments[-1]
+
+
+def test_help_needs_nothing_that_is_installed() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import app.cli"
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(run.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
