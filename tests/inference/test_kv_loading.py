@@ -21,6 +21,7 @@ from inference.errors import InvalidRequestError, NotEnoughMemoryError
 from inference.formats import whole_digest
 from inference.kv_cache.host_memory import HostArena
 from inference.kv_cache.schemes import LayerGeometry, find_scheme
+from inference.model.bridge import TransformersBridge
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import read_weights
 from inference.model.kv_quality import KvVerdict, verdict_of
@@ -55,6 +56,15 @@ def test_blocks_of_another_model_scheme_or_size_have_another_folder(tmp_path: Pa
         namespace_of(tmp_path, "size", block_size=16),
     }
     assert len(others | {first}) == 4
+
+
+def test_blocks_that_the_same_weights_compute_otherwise_have_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fingerprint names the files, and not the instruction set, say, or how this Quire reads a header.
+    first = namespace_of(tmp_path, "first")
+    monkeypatch.setattr(TransformersBridge, "config_text", "the same layers, computed otherwise")
+    assert namespace_of(tmp_path, "otherwise") != first
 
 
 def load_file(
