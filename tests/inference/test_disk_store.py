@@ -246,6 +246,25 @@ def test_files_are_private_whatever_the_umask(tmp_path, umask):
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_files_are_private_also_where_folders_and_files_were_open_before(tmp_path):
+    store = make_store(tmp_path)
+    save_chain(store, "chat", range(40))
+    folders = [path for path in [tmp_path, *tmp_path.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o777)
+    (journal,) = tmp_path.rglob("*.own")
+    (trail,) = tmp_path.rglob("*.trail")
+    journal.chmod(0o666)
+    trail.chmod(0o666)
+    before = os.umask(0)
+    try:
+        save_chain(store, "chat", range(100))
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in all_files(tmp_path)} == {0o600}
+
+
 def test_names_tell_neither_text_nor_chat(tmp_path):
     store = make_store(tmp_path)
     save_chain(store, "my-secret-chat", range(40))
