@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from inference import transfers as transfers_module
 from inference.kv_cache.block import ROOT_KEY
@@ -54,7 +55,12 @@ def test_saved_chat_comes_back_bit_for_bit(small: SmallMemory) -> None:
         assert small.rows(6 + n, end) == small.rows(n, end)
 
 
-def test_rows_of_a_second_turn_are_written_behind_those_of_the_first(small: SmallMemory) -> None:
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_rows_of_a_second_turn_are_written_behind_those_of_the_first(
+    small: SmallMemory, has_kernels: bool
+) -> None:
+    if not has_kernels:
+        small.transfers._rows._kernels = None
     (block,) = small.held(TOKENS[:P])
     first = HeldBlock(0, ROOT_KEY, block.token_ids[:3])
     small.transfers.save("chat", [first], TOKENS[:3])
@@ -97,6 +103,23 @@ def test_block_comes_back_from_a_slot(small: SmallMemory) -> None:
     assert ended(small.transfers.load([whole, part])) == [True, True]
     assert small.rows(5) == payload
     assert small.rows(6, 3) == small.rows(5, 3)
+
+
+def test_first_rows_of_a_block_are_copied_and_no_others(small: SmallMemory) -> None:
+    source, target = small.write(1, seed=1), small.write(4, seed=2)
+    small.transfers.copy_rows(1, 4, 5)
+    assert small.rows(4, 5) == small.rows(1, 5)
+    assert small.rows(1) == source
+    rest = small.tensors.export_rows(4, 5, P)
+    small.tensors.import_rows(
+        6,
+        0,
+        torch.frombuffer(bytearray(target), dtype=torch.uint8),
+        payload_rows=P,
+        skip=0,
+        num_rows=P,
+    )
+    assert torch.equal(rest, small.tensors.export_rows(6, 5, P))
 
 
 def test_nothing_to_load_is_done_at_once(small: SmallMemory) -> None:
