@@ -589,6 +589,43 @@ def test_pin_keeps_a_block_when_its_sequence_ends():
         memory.kv.unpin([0])
 
 
+def test_unpin_gives_tails_up_before_heads():
+    memory = Memory(3)
+    table = compute(memory.kv, memory.mover, tokens(12))
+    memory.kv.pin([0, 1, 2])
+    memory.kv.release(table)
+    memory.kv.unpin([0, 1, 2])
+    assert memory.kv.grow([], 4)
+    assert sorted(memory.texts()) == [0, 1]
+
+
+def test_abandoned_load_gives_tails_up_before_heads():
+    memory = Memory(4, has_disk=True)
+    memory.run(tokens(16))
+    table: list[int] = []
+    assert memory.kv.grow(table, 8)
+    memory.kv.release(table)
+    hit = memory.attach(tokens(16))
+    table = list(hit.block_ids)
+    assert (table[:2], len(hit.loads)) == ([0, 1], 2)
+    memory.mover.finish(memory.mover.load(hit.loads))
+    memory.kv.abandon_load(table, hit)
+    assert memory.kv.grow(table, 12)
+    assert sorted(memory.texts()) == [0]
+    memory.kv.check_integrity([table])
+
+
+def test_prompt_that_has_to_wait_leaves_tails_to_go_before_heads():
+    memory = Memory(4)
+    memory.run(tokens(12))
+    table: list[int] = []
+    assert memory.kv.grow(table, 4)
+    assert memory.kv.attach(tokens(20)) is None
+    assert memory.kv.grow(table, 8)
+    assert sorted(memory.texts()) == [0, 1]
+    memory.kv.check_integrity([table])
+
+
 def test_forget_drops_what_only_this_chat_used_on_both_tiers():
     memory = Memory(8, num_slots=8)
     system = tokens(8)

@@ -239,3 +239,13 @@ def test_a_piece_that_is_being_removed_is_not_taken_in_again(tmp_path, monkeypat
     assert covered == [()]
     assert store.cover(ROOT_KEY, range(P)) == ()
     assert store.stats().num_pieces == 0
+
+
+def test_of_a_chain_that_was_read_the_tail_goes_first(tmp_path):
+    clock = Clock(1_000_000.0)
+    store = make_store(tmp_path, clock=clock)
+    save_chain(store, "chat", range(3 * P))
+    clock.now += 100
+    assert num_saved(store, range(3 * P)) == 3 * P
+    store.set_budget(store.stats().used_bytes - 1)
+    assert num_saved(store, range(3 * P)) == 2 * P
