@@ -195,6 +195,20 @@ def test_a_torn_record_is_cut_off_before_the_next(tmp_path):
     assert store.stats().used_bytes == held(tmp_path)
 
 
+def test_forget_keeps_no_rows_for_another_that_has_their_text_after_other_blocks(tmp_path):
+    store = make_store(tmp_path)
+    before = [*range(1000, 1000 + P)]
+    save_chain(store, "one", [*range(P), *range(500, 520)])
+    of_one = piece_files(tmp_path)
+    save_chain(store, "two", [*before, *range(500, 520)])
+    save_chain(
+        store, "three", [*before, *range(500, 510), 7]
+    )  # goes on in the middle of that of two
+    of_others = sorted(set(piece_files(tmp_path)) - set(of_one))
+    store.forget("one")
+    assert piece_files(tmp_path) == of_others
+
+
 @pytest.mark.parametrize("at", range(RECORD_BYTES))
 def test_a_damaged_record_owns_nothing(tmp_path, at):
     save_chain(make_store(tmp_path), "chat", range(10))
@@ -271,6 +285,12 @@ def test_what_is_not_finished_goes_with_its_process(tmp_path):
 def test_namespace_folders_are_told_by_their_name():
     assert names.is_namespace_folder(names.namespace_folder(NAMESPACE))
     assert not names.is_namespace_folder("blocks")
+
+
+def test_namespace_has_another_folder_in_another_version_of_the_format(monkeypatch):
+    folder = names.namespace_folder(NAMESPACE)
+    monkeypatch.setattr(names, "VERSION", names.VERSION + 1)
+    assert names.namespace_folder(NAMESPACE) != folder
 
 
 def test_first_rows_of_a_payload_are_taken_out_of_every_run() -> None:

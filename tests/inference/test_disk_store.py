@@ -142,10 +142,11 @@ def test_of_many_unknown_pieces_few_headers_are_read(tmp_path, monkeypatch):
     assert len(opened) == 32
 
 
-def test_a_colliding_key_is_told_apart_by_the_ids_in_the_header(tmp_path):
-    def collide(namespace: bytes, parent_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
-        return BlockHash(b"same")
+def collide(namespace: bytes, parent_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    return BlockHash(b"same")
 
+
+def test_a_colliding_key_is_told_apart_by_the_ids_in_the_header(tmp_path):
     store = make_store(tmp_path, hash_block=collide)
     save(store, "one", range(P))
     other = range(500, 500 + P)
@@ -158,6 +159,15 @@ def test_a_colliding_key_is_told_apart_by_the_ids_in_the_header(tmp_path):
     save(fresh, "two", other)  # takes the place
     assert load(fresh, other) == rows(other)
     assert load(fresh, range(P)) == b""
+
+
+def test_a_colliding_name_is_told_apart_by_the_base_in_the_header(tmp_path, monkeypatch):
+    monkeypatch.setattr(names, "base_tag", lambda base_key: 16 * "0")
+    save(make_store(tmp_path, hash_block=collide), "one", range(P), BlockHash(b"base"))
+    fresh = make_store(tmp_path, hash_block=collide)
+    assert load(fresh, range(P), BlockHash(b"other")) == b""
+    assert fresh.stats().misses == {"other_text": 1}
+    assert load(fresh, range(P), BlockHash(b"base")) == rows(range(P))
 
 
 def test_rows_that_have_gone_since_they_were_seen_are_written_again(tmp_path):
