@@ -37,6 +37,14 @@ class Chat:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     reply_ids: tuple[int, ...] = ()
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All that the model has read and written of this chat, as it was told after each reply."""
+        ids: list[int] = []
+        for message in self.messages:
+            ids += message.part.token_ids if message.part is not None else message.token_ids or ()
+        return tuple(ids)
+
     def say(self, engine: Engine, text: str, *, max_tokens: int, keep: bool = True) -> None:
         """One turn: a message and a greedy reply of exactly so many tokens at the most."""
         self.messages.append(ChatMessage("user", text))

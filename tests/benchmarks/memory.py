@@ -10,7 +10,8 @@ rounds' ratios.
     edit       the last message is said differently: how many tokens are computed for it
     tiers      greedy ids of one chat's next reply: computed cold, and from device, RAM and disk
     saving     decode with and without the disk tier
-    writes     many short turns: bytes written, against the bytes of the distinct rows
+    writes     many short turns: bytes written, against the bytes of the rows that the chats' ids need, each
+               beginning of a text once, whatever the engine says that it computed
     schemes    bytes per token
 """
 
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -267,22 +268,35 @@ def saving(bench: Bench) -> Result:
 def writes(bench: Bench, turns: int = 200, chats: int = 20) -> Result:
     engine = bench.engine(cache="writes")
     talks = [Chat(f"writes {number}") for number in range(chats)]
-    rows = 0
+    beginnings: set[int] = set()
+    num_computed = 0
     for number in range(turns):
         chat = talks[number % chats]
         chat.say(engine, f"Turn {number}: name something.", max_tokens=8)
-        rows += chat.metrics.prompt_tokens - chat.metrics.reused_tokens
-        rows += chat.metrics.completion_tokens - 1  # the last one is not computed
+        read = chat.token_ids[:-1]  # the last one is not computed
+        assert len(read) == chat.metrics.prompt_tokens + chat.metrics.completion_tokens - 1
+        beginnings.update(beginnings_of(read))
+        num_computed += len(read) - chat.metrics.reused_tokens
     engine.flush()
     stats = engine.stats()
     engine.close()
-    distinct = rows * stats.block_bytes // stats.block_size
+    # Told by the texts: what the engine computed twice, it would call new twice.
+    distinct = len(beginnings) * stats.block_bytes // stats.block_size
     return {
         "turns": turns,
         "distinct_bytes": distinct,
         "written_bytes": stats.disk_written_bytes,
         "written/distinct": round(stats.disk_written_bytes / distinct, 4),
+        "computed/distinct tokens": round(num_computed / len(beginnings), 4),
     }
+
+
+def beginnings_of(token_ids: Iterable[int]) -> Iterator[int]:
+    """A number for each beginning of a text; keys and values of a token depend on all before it."""
+    beginning = 0
+    for token_id in token_ids:
+        beginning = hash((beginning, token_id))
+        yield beginning
 
 
 def schemes(bench: Bench) -> Result:
