@@ -129,6 +129,18 @@ def test_attach_copies_what_a_sequence_that_goes_on_has_in_its_last_block():
     memory.kv.check_integrity([table, hit.block_ids])
 
 
+def test_attach_copies_nothing_of_a_sequence_whose_last_block_follows_another_text():
+    memory = Memory()
+    memory.run(tokens(4))
+    text = [100, 101, 102, 103, 4, 5, 6]
+    table = compute(memory.kv, memory.mover, text, "one")
+    tail = memory.kv.open_tail(table, text, 7)
+    assert tail is not None
+    hit = memory.kv.attach(tokens(8), "other", [tail])
+    assert hit is not None
+    assert (hit.num_tokens, memory.mover.copied) == (4, [])
+
+
 def test_attach_copies_the_whole_of_an_equal_prompt_but_its_last_token():
     memory = Memory()
     table = compute(memory.kv, memory.mover, tokens(3))
@@ -587,6 +599,35 @@ def test_pin_keeps_a_block_when_its_sequence_ends():
     assert memory.kv.counts() == BlockCounts(total=2, free=1, cached=1, used=0)
     with pytest.raises(AssertionError, match="block 0 is not pinned"):
         memory.kv.unpin([0])
+
+
+def test_tail_that_another_chat_uses_too_stays_beside_a_longer_one():
+    memory = Memory()
+    memory.run(tokens(6), "one")
+    memory.run(tokens(6), "other")
+    memory.run(tokens(8), "one")
+    assert sorted(memory.texts().values()) == [(0, 1, 2, 3), (4, 5), (4, 5, 6, 7)]
+    memory.run(tokens(8), "other")
+    memory.kv.check_integrity([])
+
+
+def test_text_that_leaves_the_device_and_has_a_slot_is_the_last_to_leave_the_ram():
+    memory = Memory(1, num_slots=2)
+    first, second, third = ([100 * n + i for i in range(P)] for n in range(3))
+    memory.run(first)
+    memory.run(second)
+    memory.push_out()
+    assert list(memory.slots().values()) == [tuple(first), tuple(second)]
+    memory.ram.pin(0)  # it is being read, so it stays when the text is computed again
+    table: list[int] = []
+    assert memory.kv.grow(table, P)
+    memory.kv.publish(table, first, P)
+    memory.kv.release(table)
+    memory.ram.unpin(0)
+    memory.run(third)
+    memory.push_out()
+    assert sorted(memory.slots().values()) == sorted([tuple(first), tuple(third)])
+    memory.kv.check_integrity([])
 
 
 def test_unpin_gives_tails_up_before_heads():

@@ -249,3 +249,11 @@ def test_of_a_chain_that_was_read_the_tail_goes_first(tmp_path):
     assert num_saved(store, range(3 * P)) == 3 * P
     store.set_budget(store.stats().used_bytes - 1)
     assert num_saved(store, range(3 * P)) == 2 * P
+
+
+def test_what_was_used_at_the_very_time_stays():
+    index = PieceIndex(hash_text=lambda base, ids: BlockHash(b""), peek=lambda entry: None)
+    entry = Entry("path", Piece(BlockHash(b"key"), 0, P), "tag", 10, used=5.0)
+    index.add(entry, is_own=True)
+    assert index.evict(1, older_than=5.0) is None
+    assert index.evict(1, older_than=5.1) == [entry]
