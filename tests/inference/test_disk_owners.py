@@ -9,7 +9,7 @@ import pytest
 from inference.kv_cache.block import ROOT_KEY
 from inference.kv_cache.disk import names
 from inference.kv_cache.disk.claims import MANY_TAGS
-from inference.kv_cache.disk.format import first_rows, row_bytes
+from inference.kv_cache.disk.format import VERSION, first_rows, row_bytes
 from inference.kv_cache.disk.journal import RECORD_BYTES, read_tags
 from inference.kv_cache.disk.store import DiskStore, forget_all_but, forget_conversation
 from tests.inference.disk_stores import (
@@ -195,6 +195,14 @@ def test_a_torn_record_is_cut_off_before_the_next(tmp_path):
     assert store.stats().used_bytes == held(tmp_path)
 
 
+def test_forget_leaves_another_all_rows_but_the_last(tmp_path):
+    store = make_store(tmp_path)
+    save_chain(store, "one", range(20))
+    save_chain(store, "two", [*range(19), 900])
+    store.forget("one")
+    assert num_saved(store, [*range(19), 900]) == 20
+
+
 def test_forget_keeps_no_rows_for_another_that_has_their_text_after_other_blocks(tmp_path):
     store = make_store(tmp_path)
     before = [*range(1000, 1000 + P)]
@@ -289,7 +297,7 @@ def test_namespace_folders_are_told_by_their_name():
 
 def test_namespace_has_another_folder_in_another_version_of_the_format(monkeypatch):
     folder = names.namespace_folder(NAMESPACE)
-    monkeypatch.setattr(names, "VERSION", names.VERSION + 1)
+    monkeypatch.setattr("inference.kv_cache.disk.names.VERSION", VERSION + 1)
     assert names.namespace_folder(NAMESPACE) != folder
 
 

@@ -166,6 +166,7 @@ def test_a_colliding_name_is_told_apart_by_the_base_in_the_header(tmp_path, monk
     save(make_store(tmp_path, hash_block=collide), "one", range(P), BlockHash(b"base"))
     fresh = make_store(tmp_path, hash_block=collide)
     assert load(fresh, range(P), BlockHash(b"other")) == b""
+    assert fresh.cover(BlockHash(b"other"), range(5)) == ()  # by now the base is known
     assert fresh.stats().misses == {"other_text": 1}
     assert load(fresh, range(P), BlockHash(b"base")) == rows(range(P))
 

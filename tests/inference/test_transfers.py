@@ -94,6 +94,19 @@ def test_rows_of_pieces_that_overlap_come_to_their_places(
     reader.close()
 
 
+def test_rows_that_are_left_of_a_forgotten_piece_keep_their_places(small: SmallMemory) -> None:
+    (block,) = small.held(TOKENS[:P])
+    ids = block.token_ids
+    for chat, text in (("one", ids[:2]), ("one", ids), ("other", (*ids[:5], 9))):
+        small.transfers.save(chat, [HeldBlock(0, ROOT_KEY, text)], text)
+    assert small.transfers.flush(WAIT_S)
+    small.transfers.forget("one")
+    (load,) = small.from_disk([HeldBlock(0, ROOT_KEY, (*ids[:5], 9))], first_target=6)
+    assert [(s.start, s.end) for s in load.sources] == [(0, 2), (2, 5), (5, 6)]
+    assert ended(small.transfers.load([load])) == [True]
+    assert small.rows(6, 6) == small.rows(0, 6)
+
+
 def test_block_comes_back_from_a_slot(small: SmallMemory) -> None:
     payload = small.write(3, seed=1)
     small.transfers.spill(3, 2)
