@@ -154,6 +154,30 @@ def test_trail_comes_from_the_disk_after_a_restart_and_goes_with_the_chat(tmp_pa
     small.close()
 
 
+def test_trail_in_memory_goes_with_the_chat() -> None:
+    small = SmallMemory()
+    for chat in ("chat", "other"):
+        small.run(chat, TOKENS)
+    small.memory.forget("chat")
+    assert small.memory.trail_of("chat") is None
+    assert list(small.memory.trail_of("other") or ()) == TOKENS
+    small.close()
+
+
+def test_trail_ends_with_what_was_computed(tmp_path: Path) -> None:
+    small = SmallMemory(tmp_path)
+    sequence = Sequence(RequestId(1), "chat", TOKENS[:6])
+    assert small.kv.grow(sequence.block_table, 6)
+    sequence.num_computed = 5  # the last token is sampled, and not read yet
+    small.memory.keep(sequence, on_disk=True)
+    assert small.memory.flush(WAIT_S)
+    assert small.disk is not None
+    for trail in (small.memory.trail_of("chat"), small.disk.load_trail("chat")):
+        assert list(trail or ()) == TOKENS[:5]
+    small.kv.release(sequence.block_table)
+    small.close()
+
+
 def test_sequence_without_a_computed_token_leaves_nothing() -> None:
     small = SmallMemory()
     small.memory.keep(Sequence(RequestId(1), "chat", TOKENS), on_disk=True)
