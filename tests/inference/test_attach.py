@@ -1,10 +1,12 @@
 """Prefixes over all tiers: which source is taken, what is copied, what moves up, what is lost."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from inference.kv_cache import attach
 from inference.kv_cache.attach import PrefixHit
-from inference.kv_cache.block import ROOT_KEY
+from inference.kv_cache.block import ROOT_KEY, BlockHash, HashBlock, hash_block
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.prefix_search import find_prefix
 from inference.kv_cache.ram_tier import RamTier
@@ -18,12 +20,25 @@ P = 4
 class Memory:
     """A manager with all it needs."""
 
-    def __init__(self, num_blocks: int = 8, *, num_slots: int = 0, has_disk: bool = False) -> None:
+    def __init__(
+        self,
+        num_blocks: int = 8,
+        *,
+        num_slots: int = 0,
+        has_disk: bool = False,
+        hash_block: HashBlock = hash_block,
+    ) -> None:
         self.disk = FakeDisk() if has_disk else None
         self.mover = FakeMover(P, self.disk)
         self.ram = RamTier(num_slots)
         self.kv = KvCacheManager(
-            num_blocks, P, namespace=b"m", mover=self.mover, ram=self.ram, disk=self.disk
+            num_blocks,
+            P,
+            namespace=b"m",
+            mover=self.mover,
+            ram=self.ram,
+            disk=self.disk,
+            hash_block=hash_block,
         )
 
     def attach(self, token_ids: list[int], owner: str = "") -> PrefixHit:
@@ -139,6 +154,18 @@ def test_attach_copies_nothing_of_a_sequence_whose_last_block_follows_another_te
     hit = memory.kv.attach(tokens(8), "other", [tail])
     assert hit is not None
     assert (hit.num_tokens, memory.mover.copied) == (4, [])
+
+
+def test_attach_colliding_hash_and_tail_after_another_block_is_no_hit():
+    def collide(namespace: bytes, parent_key: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+        return BlockHash(bytes([token_ids[-1], len(token_ids)]))
+
+    memory = Memory(4, num_slots=2, hash_block=collide)
+    memory.run([2, 2, 2, 3])
+    memory.push_out()
+    memory.run([1, 1, 1, 3, 5, 6])  # on the device, by the key that names another block in RAM
+    hit = memory.attach([2, 2, 2, 3, 5, 6, 7], "other")
+    assert (hit.num_tokens, hit.num_ram_tokens, memory.mover.copied) == (4, 4, [])
 
 
 def test_attach_copies_the_whole_of_an_equal_prompt_but_its_last_token():
