@@ -227,6 +227,26 @@ def edited_code(number: int) -> str:
     return f"```python\n{code.replace(old, new)}```"
 
 
+def _renamed(number: int) -> tuple[str, str]:
+    """The name in a text, and the one in its place."""
+    return _turn(NAMES, number), _turn(NAMES, number + 3)
+
+
+def edit_text_prompt(number: int) -> str:
+    """A text, to be written again with another name: for models that are too small for code."""
+    old, new = _renamed(number)
+    return (
+        f"Repeat the following text word for word, but write {new} instead of {old}. "
+        f"Write nothing else.\n\n{text_of(number)}"
+    )
+
+
+def edited_text(number: int) -> str:
+    """What that should give."""
+    old, new = _renamed(number)
+    return text_of(number).replace(old, new)
+
+
 def code_prompt(number: int) -> str:
     """New code."""
     author = _turn(NAMES, number)
@@ -247,7 +267,10 @@ def story_prompt(number: int) -> str:
 
 WORKS = {
     "repeat": (Work("repeat", 400, repeat_prompt, wanted=text_of),),
-    "edit": (Work("edit", 400, edit_prompt, wanted=edited_code),),
+    "edit": (
+        Work("edit", 400, edit_prompt, wanted=edited_code),
+        Work("edit text", 400, edit_text_prompt, wanted=edited_text),
+    ),
     "code": (Work("code", 400, code_prompt),),
     "chat": (
         Work("chat, greedy", 200, chat_prompt),

@@ -7,12 +7,12 @@ for token: if one is not, the program ends with an error after its report. A mod
 its likeness to what was wanted.
 
     repeat      a text word for word
-    edit        code, written again with another name for a class
+    edit        code, written again with another name for a class, and a text with another name
     code        new code
     chat        questions of everyday life, greedily and with seeds: on auto never slower than 0.97x
     answers     three replies to one question at once, against one after the other, by all their time: with
                 guesses in both, which help the latter more, and without
-    llama       the edits again, against the fastest setting of llama.cpp, with its guesses and without
+    llama       the edited code again, against the fastest setting of llama.cpp, with its guesses and without
 
 With a draft model, code and chat are measured with it too, in rows of their own.
 """
@@ -110,11 +110,11 @@ class Bench:
     def _against(self, open_peer: Callable[[], Peer]) -> None:
         peer = open_peer()
         try:
-            for work in map(self._short, WORKS["edit"]):
-                measure = partial(
-                    measure_peer, self._engine, self._parts, peer, work, rounds=self._rounds
-                )
-                self._add(f"{work.name} against llama.cpp", measure)
+            work = self._short(WORKS["edit"][0])
+            measure = partial(
+                measure_peer, self._engine, self._parts, peer, work, rounds=self._rounds
+            )
+            self._add(f"{work.name} against llama.cpp", measure)
         finally:
             peer.close()
 
