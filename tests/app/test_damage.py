@@ -689,8 +689,8 @@ def test_sqlite_that_looks_at_text_indexes_has_them_made_anew_before_it_counts(
 ) -> None:
     """As releases from 3.44 on do; the outline, then the whole, then the whole with new indexes."""
     path = make_chats(tmp_path)
-    answers = [False] * num_refused
-    monkeypatch.setattr("app.damage._is_ok", lambda *_: not answers or answers.pop())
+    answers = [["malformed inverted index for FTS5 table main.message_index"]] * num_refused
+    monkeypatch.setattr("app.damage._complaints", lambda *_: answers.pop() if answers else [])
     if num_refused == 3:
         assert told(tmp_path).hint == COPIED
     store = make_store(tmp_path)
@@ -698,6 +698,36 @@ def test_sqlite_that_looks_at_text_indexes_has_them_made_anew_before_it_counts(
     store.close()
     assert path.exists()
     assert bool(list(tmp_path.glob("chats.damaged*"))) == (num_refused == 3)
+
+
+def test_nothing_is_written_to_a_file_whose_list_of_free_pages_names_a_page_of_messages(
+    tmp_path: Path,
+) -> None:
+    path = make_chats(tmp_path)
+    before = all_texts(store := make_store(tmp_path))
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE junk AS SELECT randomblob(40000) AS number")
+        connection.execute("DROP TABLE junk")
+        connection.commit()
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'messages'"
+        ).fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    content = bytearray(path.read_bytes())
+    trunk = (int.from_bytes(content[32:36], "big") - 1) * page_bytes
+    assert int.from_bytes(content[trunk + 4 : trunk + 8], "big") > 5  # free pages that it lists
+    for entry in range(trunk + 8, trunk + 28, 4):
+        content[entry : entry + 4] = root.to_bytes(4, "big")
+    path.write_bytes(content)
+    error = told(tmp_path)
+    assert error.hint == COPIED
+    assert error.kept_as is not None
+    assert error.kept_as.read_bytes() == content
+    store = make_store(tmp_path)
+    assert all_texts(store) == before
+    store.close()
 
 
 def test_search_for_a_thousand_words_is_no_sign_of_damage(tmp_path: Path) -> None:
