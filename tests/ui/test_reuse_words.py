@@ -78,14 +78,21 @@ def test_reused_text_says_how_many_and_from_where(
     ],
 )
 def test_stop_text_says_where_and_why(stop: ReuseStop | None, place: int | None, text: str) -> None:
-    assert stop_text(_metrics(stop, place)) == text
+    assert stop_text(_metrics(stop, place, reused=0)) == text
+
+
+def test_stop_text_does_not_say_from_the_start_where_a_part_of_that_was_reused() -> None:
+    metrics = _metrics("system_prompt", 0, reused=82)
+    assert stop_text(metrics) == "Read again, because the system prompt changed"
+    metrics = _metrics("other_model", 0, reused=544)
+    assert stop_text(metrics) == "Read again, because another model wrote the replies"
 
 
 def test_stop_text_counts_the_messages_that_were_left_out() -> None:
     metrics = _metrics("edited", 2)
     assert stop_text(metrics, left_out=4).startswith("Read again from message 6, ")
     assert short_stop_text(metrics, left_out=4) == "Message 6 was edited"
-    start = _metrics("system_prompt", 0)
+    start = _metrics("system_prompt", 0, reused=0)
     assert stop_text(start, left_out=4).startswith("Read again from the start, ")
 
 

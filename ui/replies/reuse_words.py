@@ -67,7 +67,9 @@ def stop_text(metrics: RequestMetrics, *, left_out: int = 0) -> str:
     if stop is None:
         return ""
     number = _chat_place(metrics, left_out)
-    place = {None: "", 0: " from the start"}.get(number, f" from message {number}")
+    # "From the start" would contradict what stands before it, if a part of the system prompt was reused.
+    start = "" if metrics.reused_tokens else " from the start"
+    place = {None: "", 0: start}.get(number, f" from message {number}")
     because = (_BECAUSE_OF_ALL if number == 0 else _BECAUSE).get(stop, _BECAUSE[stop])
     return f"Read again{place}, {because}"
 
