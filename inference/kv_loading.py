@@ -173,7 +173,9 @@ def _verdict_on_int4(
         return verdict
     if verdict is None:
         token_ids = loaded.tokenizer.encode_text(sample_text(), after="start")
-        bos = [] if loaded.tokenizer.bos_id is None else [loaded.tokenizer.bos_id]
+        # Where a model is not used to it, the text after such a token is read as none that it ever meets.
+        first_id = loaded.tokenizer.bos_id if loaded.tokenizer.add_bos else None
+        bos = [] if first_id is None else [first_id]
         context_tokens = model.stable_context_tokens or loaded.model_context_tokens
         sample = [*bos, *token_ids][: min(_QUALITY_TOKENS, context_tokens)]
         block_size = config.block_size or attention.block_size

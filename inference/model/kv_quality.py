@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_INT4_LOSS = 0.02
 # A chunk's logits are all kept until its losses are known: 64 rows of 256,000 are 65 MB.
 _CHUNK_TOKENS = 64
-_FILE_VERSION = 1
+_FILE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +149,18 @@ def assess_int4(
 
 
 def verdict_of(loss: float) -> KvVerdict:
-    """What a loss means; one that is no number is too much."""
-    if loss <= MAX_INT4_LOSS:
+    """What a loss means; one that is no number is too much, and so is a gain: it is another model then."""
+    if abs(loss) <= MAX_INT4_LOSS:
         return KvVerdict(loss, True, "")
     limit = f"the limit is {100 * MAX_INT4_LOSS:.0f}%."
     if not math.isfinite(loss):
         return KvVerdict(math.inf, False, f"int4 would spoil this model's predictions; {limit}")
     # Rounded up, so that it never reads as if it were just the limit.
-    percent = math.ceil(1000 * loss - 1e-9) / 10
-    return KvVerdict(
-        loss, False, f"int4 would make this model's predictions {percent:.1f}% worse; {limit}"
-    )
+    percent = f"{math.ceil(1000 * abs(loss) - 1e-9) / 10:.1f}%"
+    change = f"make this model's predictions {percent} worse"
+    if loss < 0:
+        change = f"change this model's predictions by {percent}"
+    return KvVerdict(loss, False, f"int4 would {change}; {limit}")
 
 
 def sample_text() -> str:

@@ -24,7 +24,7 @@ from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.model.bridge import TransformersBridge
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import read_weights
-from inference.model.kv_quality import KvVerdict, verdict_of
+from inference.model.kv_quality import KvVerdict, sample_text, verdict_of
 from inference.request import LoadProgress
 from tests.inference.paged_kernels import EmulatedVarlen
 from tests.inference.scripted_engine import answer, ask
@@ -116,6 +116,24 @@ def test_verdict_on_int4_holds_for_all_bytes_of_the_weights(
     with pytest.raises(InvalidRequestError, match="50"):
         load_file(write_weights(path, hole=9000), **config)
     assert len(verdicts(tmp_path / "kv")) == 2
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_int4_is_tried_on_a_text_that_begins_as_the_model_is_used_to(
+    monkeypatch: pytest.MonkeyPatch, adds_bos: bool
+) -> None:
+    samples: list[list[int]] = []
+
+    def assess(model: object, attention: object, sample: list[int], *rest: object) -> KvVerdict:
+        samples.append(sample)
+        return verdict_of(0.0)
+
+    monkeypatch.setattr(kv_loading, "assess_int4", assess)
+    loaded = make_loaded()
+    loaded.tokenizer.bos_id, loaded.tokenizer.add_bos = 1, adds_bos
+    text = loaded.tokenizer.encode_text(sample_text(), after="start")
+    make_parts(loaded, kv_scheme="int4").memory.close()
+    assert samples[0][:9] == ([1, *text] if adds_bos else text)[:9]
 
 
 def test_weights_are_read_whole_only_where_something_outlives_the_process(

@@ -112,9 +112,17 @@ def test_verdict_on_too_great_a_loss_says_both_numbers(loss: float, shown: str) 
     )
 
 
-def test_verdict_on_a_small_loss_or_a_gain_is_an_offer() -> None:
+def test_verdict_on_a_small_loss_or_gain_is_an_offer() -> None:
     assert verdict_of(0.02) == KvVerdict(0.02, True, "")
-    assert verdict_of(-0.01) == KvVerdict(-0.01, True, "")
+    assert verdict_of(-0.02) == KvVerdict(-0.02, True, "")
+
+
+def test_verdict_on_a_great_gain_is_none_as_it_is_no_small_change() -> None:
+    verdict = verdict_of(-0.0772)
+    assert not verdict.is_offered
+    assert verdict.reason == (
+        "int4 would change this model's predictions by 7.8%; the limit is 2%."
+    )
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -143,11 +151,11 @@ def test_verdict_is_remembered_for_its_model_alone(tmp_path: Path, loss: float) 
         b"7",
         b"\xff\xfe",
         b"[" * 100_000,
-        json.dumps({"version": 2, "fingerprint": "aa", "loss": 0.0}).encode(),
-        json.dumps({"version": 1, "fingerprint": "bb", "loss": 0.0}).encode(),
-        json.dumps({"version": 1, "fingerprint": "aa", "loss": "0"}).encode(),
-        json.dumps({"version": 1, "fingerprint": "aa", "loss": True}).encode(),
-        json.dumps({"version": 1, "fingerprint": "aa"}).encode(),
+        json.dumps({"version": 1, "fingerprint": "aa", "loss": 0.0}).encode(),
+        json.dumps({"version": 2, "fingerprint": "bb", "loss": 0.0}).encode(),
+        json.dumps({"version": 2, "fingerprint": "aa", "loss": "0"}).encode(),
+        json.dumps({"version": 2, "fingerprint": "aa", "loss": True}).encode(),
+        json.dumps({"version": 2, "fingerprint": "aa"}).encode(),
     ],
 )
 def test_damaged_verdict_is_not_known(tmp_path: Path, content: bytes) -> None:
