@@ -21,6 +21,7 @@ from inference.speculation.controller import MIN_GAIN, Controller, Offer
 from inference.speculation.costs import StepCosts
 from inference.speculation.draft_speed import DraftSpeed
 from inference.speculation.history import History
+from inference.speculation.reply_lengths import ReplyLengths
 from inference.speculation.sureness import SOURCES, Sureness
 
 FREE_LAG = 16
@@ -44,8 +45,9 @@ READ_SHARE = 0.1
 TRY_SHARE = 0.02
 """Of the time of a reply, what a draft model may take to read what it lacks although it does not seem to pay."""
 
-HEAD_START_TOKENS = 128
-"""As if it had been left out for so many tokens: a reply is mostly longer, and a chat goes on."""
+WORTH_READING = 2.0
+"""How many times what it takes a draft model to read what it lacks must be saved by the tokens that may be
+counted on: neither is known well, and a reply that is slower is worse than one that could be faster."""
 
 
 class Speculator:
@@ -89,6 +91,7 @@ class Speculator:
         self._asked_ms = 0.0
         self._num_new: list[int] = []  # tokens that this step brought, by sequence
         self._draft_speed = DraftSpeed()
+        self._lengths = ReplyLengths()
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
     # ------------------------------------------------------------------ who guesses
@@ -116,6 +119,7 @@ class Speculator:
 
     def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
         """A reply has ended; the arguments are those of `Draft.end`."""
+        self._lengths.note(_num_replied(sequence))
         self._histories.pop(sequence.request_id, None)
         self._sureness.pop(sequence.request_id, None)
         if self._credit_ms.pop(sequence.request_id, None) is not None and self.draft is not None:
@@ -258,7 +262,7 @@ class Speculator:
     def _has_read(self, draft: Draft, sequence: Sequence, offer: Offer) -> bool:
         """Whether the draft model knows the sequence well enough to guess; if not, it may read on.
 
-        It may read for as long as it would have saved so far, and a head start.
+        It may read if what is left of the reply will surely save more than that takes.
         """
         request_id = sequence.request_id
         if request_id not in self._credit_ms:
@@ -274,11 +278,12 @@ class Speculator:
             if times >= MIN_GAIN
             else 0.0
         )
-        self._credit_ms[request_id] += saved_ms + TRY_SHARE * plain_ms
-        credit_ms = self._credit_ms[request_id] + HEAD_START_TOKENS * saved_ms
-        read_ms = draft.read_ms_per_token or plain_ms * READ_SHARE
+        self._credit_ms[request_id] += TRY_SHARE * plain_ms
+        read_ms = lag * (draft.read_ms_per_token or plain_ms * READ_SHARE)
+        to_save_ms = saved_ms * self._lengths.left(_num_replied(sequence))
         is_ordered = self._is_fixed or self._guess == "draft"
-        if is_ordered or credit_ms >= lag * read_ms:
+        is_worth_it = to_save_ms >= WORTH_READING * read_ms
+        if is_ordered or is_worth_it or self._credit_ms[request_id] >= read_ms:
             self._asked[request_id] = (sequence, 1)
         return False
 
@@ -304,3 +309,7 @@ class Speculator:
             if draft and not sequence.draft:
                 sequence.draft = draft
                 self._by_model[sequence.request_id] = self._source_of(sequence)
+
+
+def _num_replied(sequence: Sequence) -> int:
+    return len(sequence.token_ids) - sequence.num_prompt_tokens

@@ -130,27 +130,57 @@ def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
     assert (stats.draft_model, stats.draft_bytes, stats.is_paying) == ("Small", 77, True)
 
 
-def test_draft_model_reads_a_long_chat_only_when_it_would_have_saved_as_much():
-    draft = FakeDraft(lag=3000)
-    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
-    num_idle = 0
-    while not draft.proposed():
+def tokens_until_it_reads(speculator: Speculator, draft: FakeDraft, *, most: int) -> int | None:
+    """How long a reply is when the draft model begins to read; None if it is still not."""
+    sequence = sequence_of(range(50, 60))
+    for num_tokens in range(most):
         speculator.plan([(sequence, 100)])
+        if draft.proposed():
+            return num_tokens
         assert list(sequence.draft) == []
-        num_idle += 1
-    # 3 s for reading; a step of 10 ms would save some 10 ms, and 128 are advanced.
-    assert 50 < num_idle < 400
+        sequence.token_ids.append(1000 + num_tokens)
+    speculator.end(sequence, keep=False, on_disk=False)
+    return None
+
+
+def note_replies(speculator: Speculator, *lengths: int) -> None:
+    for number, length in enumerate(lengths):
+        sequence = sequence_of([1, 2, 3], request_id=100 + number)
+        sequence.token_ids += [5] * length
+        speculator.end(sequence, keep=False, on_disk=False)
+
+
+def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
+    draft = FakeDraft(lag=3000)
+    speculator = with_draft(draft)
+    # 3 s for reading, twice; of a step of 10 ms something is saved, for half as many tokens as came.
+    num_tokens = tokens_until_it_reads(speculator, draft, most=9000)
+    assert num_tokens is not None
+    assert 200 < num_tokens < 4000
     # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
+    sequence = sequence_of(range(50, 60))
+    note_replies(speculator, *[9000] * 8)
     while not sequence.draft:
         speculator.plan([(sequence, 100)])
     assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
 
 
-def test_draft_model_reads_a_short_chat_at_once():
+def test_draft_model_reads_a_short_chat_at_once_where_replies_are_long():
     draft = FakeDraft(lag=100)
-    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
-    speculator.plan([(sequence, 100)])
-    assert draft.proposed() == [[(1, 1)]]
+    speculator = with_draft(draft)
+    note_replies(speculator, 300, 400)
+    assert tokens_until_it_reads(speculator, draft, most=1) == 0
+
+
+def test_draft_model_reads_nothing_for_a_reply_that_will_be_short():
+    draft = FakeDraft(lag=385)
+    speculator = with_draft(draft)
+    assert tokens_until_it_reads(speculator, draft, most=8) is None  # nothing is known of it yet
+    for _ in range(5):
+        assert tokens_until_it_reads(speculator, draft, most=8) is None
+    # Some are long: it may be one of them once it is longer than the short ones.
+    note_replies(speculator, 2000)
+    assert tokens_until_it_reads(speculator, draft, most=20) == 8
 
 
 @pytest.mark.parametrize("options", [{"guess": "draft"}, {"draft_tokens": 4}])
