@@ -9,9 +9,8 @@ from pathlib import Path
 
 from app.conversation import ChatSettings, Conversation, ConversationId, Message, MessageId
 from app.errors import StorageError
-from app.prompting import cut_title, title_from
+from app.prompting import title_from
 from app.storage import ConversationStore
-from app.texts import without_directions
 from inference.request import PromptPart
 
 logger = logging.getLogger(__name__)
@@ -132,19 +131,8 @@ class AskedChat:
 
     def _found(self, store: ConversationStore) -> Conversation | None:
         # A chat of the window is called by its first message, cut where that is long.
-        for title in dict.fromkeys((self._title, title_from(self._title), cut_title(self._title))):
-            found = store.find_by_title(title)
-            if found is not None:
-                return store.load(found)
-        return self._found_by_sight(store)
-
-    def _found_by_sight(self, store: ConversationStore) -> Conversation | None:
-        """The chat whose title shows as this one: those of older versions may hold what nobody can type."""
-        wanted = without_directions(self._title)
-        for chat in store.conversations():
-            if without_directions(chat.title) == wanted:
-                return store.load(chat.id)
-        return None
+        found = store.find_by_title(self._title) or store.find_by_title(title_from(self._title))
+        return None if found is None else store.load(found)
 
     def _newest(self, store: ConversationStore) -> Conversation | None:
         """The chat as it is stored now; another process may have gone on in it."""

@@ -75,12 +75,7 @@ def title_from(text: str) -> str:
 
     Signs that turn the direction of writing would turn what stands beside the title, too.
     """
-    return cut_title(without_directions(text))
-
-
-def cut_title(text: str) -> str:
-    """The same with these signs: older versions left them in."""
-    line = " ".join(text.split())
+    line = " ".join(without_directions(text).split())
     if len(line) <= TITLE_CHARS:
         return line
     cut = line[: TITLE_CHARS + 1].rpartition(" ")[0]
