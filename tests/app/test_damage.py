@@ -53,6 +53,17 @@ def all_texts(store: ConversationStore) -> list[str]:
     return found
 
 
+def salvaged_texts(path: Path) -> list[str]:
+    """What the copy of a damaged file holds, put into its place."""
+    copy = salvage.salvaged(path, STEPS)
+    assert copy is not None
+    copy.rename(path)
+    store = make_store(path.parent)
+    texts = all_texts(store)
+    store.close()
+    return texts
+
+
 def replace_bytes(path: Path, old: bytes, new: bytes) -> None:
     content = path.read_bytes()
     assert old in content
@@ -371,12 +382,7 @@ def test_wrong_letter_anywhere_in_the_list_of_tables_hides_no_chat(tmp_path: Pat
     assert len(places) > 20
     for place in places:
         path.write_bytes(content[:place] + bytes((content[place] ^ 1,)) + content[place + 1 :])
-        copy = salvage.salvaged(path, STEPS)
-        assert copy is not None, content[place - 20 : place + 20]
-        copy.rename(path)
-        store = make_store(tmp_path)
-        assert all_texts(store)[1] == "answer"
-        store.close()
+        assert salvaged_texts(path)[1] == "answer", content[place - 20 : place + 20]
 
 
 def places_of_schema(path: Path) -> list[int]:
@@ -422,12 +428,7 @@ def test_wrong_first_page_of_a_table_hides_no_chat(
     path = make_chats(tmp_path)
     run(path, f"UPDATE sqlite_master SET rootpage = {wrong} WHERE name = 'messages'")
     replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABL%s messages" % letter)
-    copy = salvage.salvaged(path, STEPS)
-    assert copy is not None
-    copy.rename(path)
-    store = make_store(tmp_path)
-    assert len(all_texts(store)) == 6
-    store.close()
+    assert len(salvaged_texts(path)) == 6
 
 
 def test_file_whose_tables_begin_elsewhere_is_read_by_its_own_list(tmp_path: Path) -> None:
@@ -439,12 +440,7 @@ def test_file_whose_tables_begin_elsewhere_is_read_by_its_own_list(tmp_path: Pat
         ).fetchone()
     assert root != 5  # as in a file that was made new
     replace_bytes(path, b"CREATE TABLE messages", b"CREATE TABLX messages")
-    copy = salvage.salvaged(path, STEPS)
-    assert copy is not None
-    copy.rename(path)
-    store = make_store(tmp_path)
-    assert len(all_texts(store)) == 6
-    store.close()
+    assert len(salvaged_texts(path)) == 6
 
 
 def test_what_is_in_the_log_alone_is_found_without_a_list_of_tables(tmp_path: Path) -> None:
