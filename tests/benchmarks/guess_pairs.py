@@ -14,7 +14,6 @@ from inference.metrics import RequestMetrics
 from inference.request import ChatMessage, GenerateRequest, RequestId
 from tests.benchmarks.guess_works import Work
 
-MIN_TOKENS = 32  # a shorter reply says nothing about speed
 MAX_PROMPTS_PER_ROUND = 6
 NUM_ANSWERS = 3
 
@@ -119,7 +118,8 @@ def measure_pairs(
             found[way] = answer(engine, prompt, params, chat=f"{work.name} {number} {way}")
         pair = Pair(found["off"], found[guess], _likeness(work, number, found["off"].text))
         print(".", end="", file=sys.stderr, flush=True)
-        if min(len(pair.off.token_ids), len(pair.on.token_ids)) >= MIN_TOKENS:
+        num_tokens = min(len(pair.off.token_ids), len(pair.on.token_ids))
+        if num_tokens >= work.least_tokens or (num_tokens > 1 and not pair.is_equal):
             pairs.append(pair)
         if len(pairs) == rounds + 1:
             print(file=sys.stderr)

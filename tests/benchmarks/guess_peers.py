@@ -15,7 +15,6 @@ from inference.prompt_ids import make_prompt
 from inference.request import ChatMessage, GenerateRequest
 from tests.benchmarks.guess_pairs import (
     MAX_PROMPTS_PER_ROUND,
-    MIN_TOKENS,
     EndedEarlyError,
     Row,
     answer,
@@ -133,7 +132,7 @@ def measure_peer(engine: Engine, parts: EngineParts, peer: Peer, work: Work, *, 
     for number in range(MAX_PROMPTS_PER_ROUND * (rounds + 1)):
         found = _round(engine, parts, peer, names, work, number, is_ours_first=len(rates) % 2 == 0)
         print(".", end="", file=sys.stderr, flush=True)
-        if min(len(ids) for ids, _ in found.values()) < MIN_TOKENS:
+        if min(len(ids) for ids, _ in found.values()) < work.least_tokens:
             continue
         rates.append({name: rate for name, (_, rate) in found.items()})
         equal.append(_num_common(found["ours"][0], found[names[0]][0]))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from inference.config import SamplingParams
 
+MIN_TOKENS = 32  # a shorter reply says little about speed
+
 NAMES = ("Aldo", "Brita", "Cyril", "Doris", "Emil", "Frieda", "Gustav", "Helma", "Igor", "Jutta")
 
 TEXT = """\
@@ -177,6 +179,7 @@ class Work:
         prompt: The text to send, by the number of the round.
         is_sampled: Whether tokens are drawn, with the round's number as seed; if not, greedily chosen.
         wanted: What a model that does as it is told replies; None if nobody can know.
+        least_tokens: A shorter reply is not counted, unless guesses made it another.
     """
 
     name: str
@@ -184,6 +187,7 @@ class Work:
     prompt: Callable[[int], str]
     is_sampled: bool = False
     wanted: Callable[[int], str] | None = None
+    least_tokens: int = MIN_TOKENS
 
     def params(self, number: int) -> SamplingParams:
         """How the tokens of a round are chosen."""
@@ -260,6 +264,11 @@ def chat_prompt(number: int) -> str:
     return f"My name is {_turn(NAMES, number)}. {_turn(CHAT_QUESTIONS, number)}"
 
 
+def short_prompt(number: int) -> str:
+    """A text and a question that is answered in a few words: guesses have to pay at once, or not be made."""
+    return f"{text_of(number)}\n\nWere all boats safe? Answer in one short sentence."
+
+
 def story_prompt(number: int) -> str:
     """Something that takes many words, so that no answer ends long before the others."""
     return f"Write a long story, of ten pages, about {_turn(NAMES, number)} and the sea."
@@ -272,6 +281,7 @@ WORKS = {
         Work("edit text", 400, edit_text_prompt, wanted=edited_text),
     ),
     "code": (Work("code", 400, code_prompt),),
+    "short": (Work("short replies", 30, short_prompt, least_tokens=4),),
     "chat": (
         Work("chat, greedy", 200, chat_prompt),
         Work("chat, sampled", 200, chat_prompt, is_sampled=True),

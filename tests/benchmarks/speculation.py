@@ -9,12 +9,13 @@ its likeness to what was wanted.
     repeat      a text word for word
     edit        code, written again with another name for a class, and a text with another name
     code        new code
+    short       a question about a text, answered in a few words: nothing is to be lost on it
     chat        questions of everyday life, greedily and with seeds: on auto never slower than 0.97x
     answers     three replies to one question at once, against one after the other, by all their time: with
                 guesses in both, which help the latter more, and without
     llama       the edited code again, against the fastest setting of llama.cpp, with its guesses and without
 
-With a draft model, code and chat are measured with it too, in rows of their own.
+With a draft model, code, short replies and chat are measured with it too, in rows of their own.
 """
 
 import argparse
@@ -35,17 +36,16 @@ from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.engine_loading import EngineParts, load_parts
 from tests.benchmarks.guess_pairs import (
-    MIN_TOKENS,
     EndedEarlyError,
     measure_answers,
     measure_pairs,
     sum_up,
 )
 from tests.benchmarks.guess_peers import LlamaCpp, Peer, has_llama, measure_peer
-from tests.benchmarks.guess_works import WORKS, Work, story_prompt
+from tests.benchmarks.guess_works import MIN_TOKENS, WORKS, Work, story_prompt
 
 ALL = (*WORKS, "answers", "llama")
-DRAFTED = ("code", "chat")  # what is measured with a draft model too
+DRAFTED = ("code", "short", "chat")  # what is measured with a draft model too
 CONTEXT_TOKENS = 4096
 ANSWERS = Work("answers", 200, story_prompt, is_sampled=True)
 

@@ -10,7 +10,7 @@ import pytest
 from inference.engine import Engine
 from inference.engine_loading import EngineParts
 from inference.metrics import RequestMetrics
-from tests.benchmarks import speculation
+from tests.benchmarks import guess_pairs, speculation
 from tests.benchmarks.guess_pairs import (
     Answer,
     EndedEarlyError,
@@ -71,6 +71,18 @@ def test_pairs_of_replies_that_are_too_short_give_up() -> None:
     with pytest.raises(EndedEarlyError, match="numbers"):
         measure_pairs(engine, NUMBERS, rounds=1)
     engine.close()
+
+
+def test_reply_that_guesses_made_another_counts_however_short_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([made_answer(range(n), 10.0) for n in (40, 40, 5, 4, 5, 5, 40, 40)])
+    monkeypatch.setattr(guess_pairs, "answer", lambda *args, **more: next(answers))
+    engine = Engine(make_parts(make_loaded(), ram_cache_bytes=0))
+    pairs = measure_pairs(engine, NUMBERS, rounds=2)
+    engine.close()
+    lengths = [sorted((len(pair.off.token_ids), len(pair.on.token_ids))) for pair in pairs]
+    assert lengths == [[4, 5], [40, 40]]
 
 
 def test_sum_up_ratio_is_the_median_of_the_pairs_ratios() -> None:
