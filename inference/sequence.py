@@ -56,6 +56,11 @@ class Sequence:
         """Tokens that are known and not computed."""
         return len(self.token_ids) - self.num_computed
 
+    @property
+    def num_replied(self) -> int:
+        """Tokens that were sampled."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
     def will_compute_for(self, other: "Sequence", block_size: int) -> bool:
         """Whether the next block that this one computes of its prompt is one that another begins with."""
         end = (self.num_computed // block_size + 1) * block_size

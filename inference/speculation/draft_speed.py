@@ -1,7 +1,8 @@
 """How fast replies come while a draft model guesses, as seen. Pure Python; engine thread."""
 
 USUAL_SPEED = 1.25
-_USUAL_WEIGHT = 8  # steps that it counts as
+PROVEN_SPEED = 1.1
+_USUAL_WEIGHT = 8  # steps that it counts as; as many must be seen before anything is proven
 _NEW_SHARE = 0.1  # of the newest step, once there were a few
 _BACK_SHARE = (
     0.003  # of the way back to what is usual, with each step in which it could guess and did not
@@ -22,6 +23,11 @@ class DraftSpeed:
         """Begin with what is usual."""
         self.times = USUAL_SPEED
         self._num_seen = 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it was seen, and not only expected, to make replies faster."""
+        return self._num_seen >= _USUAL_WEIGHT and self.times >= PROVEN_SPEED
 
     def record(self, num_tokens: float, took_ms: float, plain_ms: float) -> None:
         """Tell what a step brought.

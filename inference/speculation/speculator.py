@@ -11,21 +11,20 @@ Engine thread only.
 import time
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 from inference.config import MAX_DRAFT_TOKENS, GuessName
 from inference.metrics import GuessStats
 from inference.request import RequestId
 from inference.sequence import Sequence
+from inference.speculation.allowance import Allowances, most_that_cost
 from inference.speculation.base import Draft, Proposal
 from inference.speculation.controller import MIN_GAIN, Controller, Offer
 from inference.speculation.costs import StepCosts
+from inference.speculation.draft_reading import DraftReading
 from inference.speculation.draft_speed import DraftSpeed
 from inference.speculation.history import History
-from inference.speculation.reply_lengths import ReplyLengths
 from inference.speculation.sureness import SOURCES, Sureness
-
-FREE_LAG = 16
-"""Tokens that a draft model reads beside its first guess, at little cost."""
 
 USUAL_SHARE = 0.35
 """Of a step of the target, what a token of a draft model takes; until it is known."""
@@ -38,16 +37,6 @@ WORTH_FACTOR = 1.6
 are already. Found by trying, with 0.5B guessing for 1.5B; from 1.4 to 1.8 it hardly matters."""
 
 MOST_SURE = 0.9
-
-READ_SHARE = 0.1
-"""The same for a token that it only reads."""
-
-TRY_SHARE = 0.02
-"""Of the time of a reply, what a draft model may take to read what it lacks although it does not seem to pay."""
-
-WORTH_READING = 2.0
-"""How many times what it takes a draft model to read what it lacks must be saved by the tokens that may be
-counted on: neither is known well, and a reply that is slower is worse than one that could be faster."""
 
 
 class Speculator:
@@ -82,7 +71,6 @@ class Speculator:
         self._controller = Controller(costs, fixed=draft_tokens)
         self._stop_ids = frozenset(stop_ids)
         self._histories: dict[RequestId, History] = {}
-        self._credit_ms: dict[RequestId, float] = {}
         self._asked: dict[RequestId, tuple[Sequence, int]] = {}  # of the draft model, for this step
         self._by_model: dict[
             RequestId, str
@@ -91,7 +79,8 @@ class Speculator:
         self._asked_ms = 0.0
         self._num_new: list[int] = []  # tokens that this step brought, by sequence
         self._draft_speed = DraftSpeed()
-        self._lengths = ReplyLengths()
+        self._allowances = Allowances()
+        self._reading = DraftReading(self._allowances)
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
     # ------------------------------------------------------------------ who guesses
@@ -114,15 +103,15 @@ class Speculator:
         """Take another draft model; the one before, which nobody uses any more."""
         before, self.draft = self.draft, draft
         self._draft_speed = DraftSpeed()
-        self._credit_ms.clear()
+        self._reading.reset()
         return before
 
     def end(self, sequence: Sequence, *, keep: bool, on_disk: bool) -> None:
         """A reply has ended; the arguments are those of `Draft.end`."""
-        self._lengths.note(_num_replied(sequence))
+        self._allowances.end(sequence)
         self._histories.pop(sequence.request_id, None)
         self._sureness.pop(sequence.request_id, None)
-        if self._credit_ms.pop(sequence.request_id, None) is not None and self.draft is not None:
+        if self._reading.end(sequence) and self.draft is not None:
             self.draft.end(sequence, keep=keep, on_disk=on_disk)
 
     # ------------------------------------------------------------------ a step
@@ -142,7 +131,7 @@ class Speculator:
             return
         texts = [self._propose(sequence, room) for sequence, room in decoding]
         offers = [
-            self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS))
+            self._best_offer(sequence, text, min(room, MAX_DRAFT_TOKENS), len(decoding))
             for (sequence, room), text in zip(decoding, texts, strict=True)
         ]
         lengths = self._controller.choose(offers)
@@ -157,6 +146,7 @@ class Speculator:
             elif text is not None:
                 sequence.draft = text.token_ids[:length]
         self._ask_draft()
+        self._pay([sequence for sequence, _ in decoding], offers)
 
     def verified(
         self,
@@ -183,6 +173,7 @@ class Speculator:
             average.note(sureness(), len(emitted))
         if not draft:
             return
+        self._allowances.earn(sequence, len(emitted) - 1)
         right = [guess == chosen for guess, chosen in zip(draft, emitted, strict=False)]
         for count, is_right in zip(self._by_position, right, strict=False):
             count[0] += 1
@@ -232,9 +223,13 @@ class Speculator:
             self._histories[sequence.request_id] = history
         return history.propose(sequence.token_ids, min(room, MAX_DRAFT_TOKENS))
 
-    def _best_offer(self, sequence: Sequence, text: Proposal | None, room: int) -> Offer | None:
+    def _best_offer(
+        self, sequence: Sequence, text: Proposal | None, room: int, num_sequences: int
+    ) -> Offer | None:
         by_text = None if text is None else Offer(text.source, len(text.token_ids))
+        by_text = self._within_allowance(sequence, by_text, num_sequences)
         by_model = self._offer_of_model(sequence, room)
+        by_model = self._within_allowance(sequence, by_model, num_sequences)
         if by_text is None or by_model is None:
             return by_text or by_model
         text_times, model_times = self._times(by_text), self._times(by_model)
@@ -248,9 +243,55 @@ class Speculator:
     def _offer_of_model(self, sequence: Sequence, room: int) -> Offer | None:
         if self.draft is None or self._guess == "ngram" or room < 1:
             return None
-        token_ms = self.draft.token_ms or self._costs.plain_ms * USUAL_SHARE
-        offer = Offer(self._source_of(sequence), room, ms_per_token=token_ms)
-        return offer if self._has_read(self.draft, sequence, offer) else None
+        plain_ms = self._costs.plain_ms
+        offer = Offer(self._source_of(sequence), room, ms_per_token=self._draft_token_ms())
+        times = self._times(offer)
+        read_ms = self._reading.left_ms(
+            self.draft,
+            sequence,
+            plain_ms=plain_ms,
+            gain=max(times, self._draft_speed.times) - 1.0 if times >= MIN_GAIN else 0.0,
+            is_ordered=self._is_fixed or self._guess == "draft",
+        )
+        if self._reading.is_reading(sequence):
+            self._asked[sequence.request_id] = (sequence, 1)
+        return None if read_ms is None else replace(offer, begin_ms=read_ms)
+
+    def _within_allowance(
+        self, sequence: Sequence, offer: Offer | None, num_sequences: int
+    ) -> Offer | None:
+        """As much of an offer as the reply can bear if all is wrong; what was ordered need not pay.
+
+        A guess makes all replies of the step slower, so each guesses the less the more there are. A draft
+        model that is known to pay guesses on what the reply will earn, as each of its guesses is dear.
+        """
+        if offer is None or self._is_fixed or self._guess != "auto":
+            return offer
+
+        def cost_ms(count: int) -> float:
+            making_ms = offer.begin_ms + count * offer.ms_per_token
+            return making_ms + self.guesses_ms(num_sequences, count)
+
+        in_advance = not offer.is_free and self._draft_speed.is_proven
+        num_steps = self._allowances.steps(sequence, in_advance=in_advance) / num_sequences
+        limit_ms = num_steps * self.plain_ms(num_sequences)
+        num_tokens = most_that_cost(limit_ms, offer.num_tokens, cost_ms)
+        return replace(offer, num_tokens=num_tokens) if num_tokens else None
+
+    def _pay(self, sequences: SequenceOf[Sequence], offers: SequenceOf[Offer | None]) -> None:
+        """Charge each reply of the step with what all its guesses make it longer."""
+        num_guesses = sum(len(sequence.draft) for sequence in sequences)
+        if not num_guesses:
+            return
+        took_ms = self.guesses_ms(len(sequences), num_guesses)
+        for sequence, offer in zip(sequences, offers, strict=True):
+            if offer is not None and sequence.request_id in self._by_model:
+                took_ms += offer.begin_ms + len(sequence.draft) * offer.ms_per_token
+        self._allowances.pay(sequences, took_ms / self.plain_ms(len(sequences)))
+
+    def _draft_token_ms(self) -> float:
+        known = None if self.draft is None else self.draft.token_ms
+        return known or self._costs.plain_ms * USUAL_SHARE
 
     def _source_of(self, sequence: Sequence) -> str:
         return self._sureness.setdefault(sequence.request_id, Sureness()).source
@@ -258,34 +299,6 @@ class Speculator:
     def _times(self, offer: Offer) -> float:
         """How many times as fast as without guessing an offer should be."""
         return self._controller.rate(offer) * self._costs.plain_ms
-
-    def _has_read(self, draft: Draft, sequence: Sequence, offer: Offer) -> bool:
-        """Whether the draft model knows the sequence well enough to guess; if not, it may read on.
-
-        It may read if what is left of the reply will surely save more than that takes.
-        """
-        request_id = sequence.request_id
-        if request_id not in self._credit_ms:
-            draft.begin(sequence)
-            self._credit_ms[request_id] = 0.0
-        lag = draft.lag(sequence)
-        if lag <= FREE_LAG:
-            return True
-        plain_ms = self._costs.plain_ms
-        times = self._times(offer)
-        saved_ms = (
-            plain_ms * max(0.0, max(times, self._draft_speed.times) - 1.0)
-            if times >= MIN_GAIN
-            else 0.0
-        )
-        self._credit_ms[request_id] += TRY_SHARE * plain_ms
-        read_ms = lag * (draft.read_ms_per_token or plain_ms * READ_SHARE)
-        to_save_ms = saved_ms * self._lengths.left(_num_replied(sequence))
-        is_ordered = self._is_fixed or self._guess == "draft"
-        is_worth_it = to_save_ms >= WORTH_READING * read_ms
-        if is_ordered or is_worth_it or self._credit_ms[request_id] >= read_ms:
-            self._asked[request_id] = (sequence, 1)
-        return False
 
     def _least_sure(self) -> float:
         """From which probability of all guesses before on a further one of a draft model pays.
@@ -295,7 +308,7 @@ class Speculator:
         """
         assert self.draft is not None, "somebody is asked"
         row_ms = (self._costs.ms(5) - self._costs.ms(1)) / 4
-        took_ms = (self.draft.token_ms or USUAL_SHARE * self._costs.plain_ms) + row_ms
+        took_ms = self._draft_token_ms() + row_ms
         return min(MOST_SURE, WORTH_FACTOR * took_ms / self._costs.plain_ms)
 
     def _ask_draft(self) -> None:
@@ -309,7 +322,3 @@ class Speculator:
             if draft and not sequence.draft:
                 sequence.draft = draft
                 self._by_model[sequence.request_id] = self._source_of(sequence)
-
-
-def _num_replied(sequence: Sequence) -> int:
-    return len(sequence.token_ids) - sequence.num_prompt_tokens

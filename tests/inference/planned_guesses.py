@@ -51,7 +51,7 @@ def oracle(known: Sequence[int], num_tokens: int) -> Guesser:
     """Guesses the next tokens of a reply whose ids are known."""
 
     def guess(sequence: TokenSequence, room: int) -> Sequence[int]:
-        done = len(sequence.token_ids) - sequence.num_prompt_tokens
+        done = sequence.num_replied
         return known[done : done + num_tokens]
 
     return guess

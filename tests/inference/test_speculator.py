@@ -10,7 +10,8 @@ from inference.metrics import ModelInfo, RequestMetrics
 from inference.request import GenerateRequest, RequestId
 from inference.sequence import Sequence
 from inference.speculation.costs import StepCosts
-from inference.speculation.speculator import FREE_LAG, Speculator
+from inference.speculation.draft_reading import LEAST_LAG
+from inference.speculation.speculator import Speculator
 from tests.app.fake_engine import make_model_info
 from tests.inference.tiny_engine import make_engine, run_until_idle, sampled_ids
 
@@ -51,7 +52,7 @@ class FakeDraft:
     ) -> list[tuple[int, ...]]:
         self.least_sure = least_sure
         self.calls.append(("propose", [(each.request_id, count) for each, count in wanted]))
-        is_ready = self.lacks <= FREE_LAG
+        is_ready = self.lacks <= LEAST_LAG
         self.lacks = 0 if is_ready else max(0, self.lacks - self.chunk)
         return [tuple(range(900, 900 + count)) if is_ready else () for _, count in wanted]
 
@@ -66,6 +67,13 @@ def sequence_of(token_ids: SequenceOf[int], request_id: int = 1) -> Sequence:
     return Sequence(RequestId(request_id), "chat", list(token_ids))
 
 
+def under_way(token_ids: SequenceOf[int]) -> Sequence:
+    """A reply that is long enough to bear a guess that is wrong."""
+    sequence = sequence_of(token_ids[:1])
+    sequence.token_ids += token_ids[1:]
+    return sequence
+
+
 REPEATING = [*range(50, 70), *range(50, 60)]
 
 
@@ -75,8 +83,15 @@ def with_draft(draft: FakeDraft, **options: object) -> Speculator:
     return speculator
 
 
+def note_replies(speculator: Speculator, *lengths: int) -> None:
+    for number, length in enumerate(lengths):
+        sequence = sequence_of([1, 2, 3], request_id=100 + number)
+        sequence.token_ids += [5] * length
+        speculator.end(sequence, keep=False, on_disk=False)
+
+
 def test_text_that_repeats_is_guessed_from_the_chat():
-    speculator, sequence = Speculator(costs()), sequence_of(REPEATING)
+    speculator, sequence = Speculator(costs()), under_way(REPEATING)
     speculator.plan([(sequence, 100)])
     assert (
         sequence.draft
@@ -118,7 +133,7 @@ def test_wrong_guesses_from_the_chat_end_guessing_within_a_few_rounds():
 
 def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
     draft = FakeDraft()
-    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    speculator, sequence = with_draft(draft), under_way(range(50, 90))
     speculator.plan([(sequence, 100)])
     count = len(sequence.draft)
     assert count >= 2
@@ -143,13 +158,6 @@ def tokens_until_it_reads(speculator: Speculator, draft: FakeDraft, *, most: int
     return None
 
 
-def note_replies(speculator: Speculator, *lengths: int) -> None:
-    for number, length in enumerate(lengths):
-        sequence = sequence_of([1, 2, 3], request_id=100 + number)
-        sequence.token_ids += [5] * length
-        speculator.end(sequence, keep=False, on_disk=False)
-
-
 def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
     draft = FakeDraft(lag=3000)
     speculator = with_draft(draft)
@@ -160,8 +168,10 @@ def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
     # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
     sequence = sequence_of(range(50, 60))
     note_replies(speculator, *[9000] * 8)
-    while not sequence.draft:
+    for number in range(100):
         speculator.plan([(sequence, 100)])
+        sequence.token_ids.append(2000 + number)
+    assert sequence.draft
     assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
 
 
@@ -193,7 +203,7 @@ def test_draft_model_that_was_ordered_reads_at_once(options):
 
 def chosen(speculator: Speculator, draft: FakeDraft) -> str:
     """Who guesses next where the text repeats itself and the draft model has read it."""
-    sequence = sequence_of(REPEATING)
+    sequence = under_way(REPEATING)
     draft.calls.clear()
     speculator.plan([(sequence, 100)])
     speculator.end(sequence, keep=False, on_disk=False)
