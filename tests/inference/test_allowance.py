@@ -10,7 +10,7 @@ from inference.sequence import Sequence as TokenSequence
 from inference.speculation.allowance import LOSS_SHARE, Allowances, most_that_cost
 from inference.speculation.costs import StepCosts
 from inference.speculation.speculator import Speculator
-from tests.inference.test_speculator import FakeDraft
+from tests.inference.test_speculator import FakeDraft, note_replies
 
 PLAIN_MS = 10.0
 SHAPE = {1: 1.0, 2: 1.1, 4: 1.3, 8: 1.8, 16: 3.4}
@@ -172,14 +172,27 @@ def test_copy_of_the_prompt_is_guessed_from_its_first_words_on():
 
 def test_three_replies_of_one_step_guess_as_if_each_wrong_guess_cost_them_all():
     alone, together = Speculator(step_costs()), Speculator(step_costs())
-    one = reply_of(60, 1)
+    one = reply_of(25, 1)
     alone.plan([(one, 99)])
-    three = [reply_of(60, number) for number in (1, 2, 3)]
+    three = [reply_of(25, number) for number in (1, 2, 3)]
     together.plan([(sequence, 99) for sequence in three])
     assert len(one.draft) > 0
     assert all(len(sequence.draft) < len(one.draft) for sequence in three)
     # Each is charged with the guesses of all.
-    lost = [LOSS_SHARE * 60 - together._allowances.steps(sequence) for sequence in three]
+    lost = [LOSS_SHARE * 25 - together._allowances.steps(sequence) for sequence in three]
     num_guesses = sum(len(sequence.draft) for sequence in three)
     expected = step_costs().ms(3 + num_guesses) / step_costs().ms(3) - 1
     assert lost == pytest.approx([expected] * 3)
+    assert 0 < expected <= LOSS_SHARE * 25
+
+
+def test_text_is_not_guessed_in_advance_because_a_draft_model_pays():
+    draft = FakeDraft(lag=3000)
+    speculator = Speculator(step_costs())
+    speculator.use(draft)  # type: ignore[arg-type]  # what is beside guessing is not needed
+    for _ in range(20):
+        speculator._draft_speed.record(4, 20.0, PLAIN_MS)
+    note_replies(speculator, *[40] * 8)
+    sequence = TokenSequence(RequestId(1), "chat", list(PROMPT))
+    speculator.plan([(sequence, 99)])
+    assert list(sequence.draft) == []

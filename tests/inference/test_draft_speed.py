@@ -24,6 +24,17 @@ def test_speed_that_is_not_seen_any_more_goes_back_to_what_is_usual():
     assert speed.times == pytest.approx(0.875, abs=0.01)
 
 
+def test_speed_is_proven_by_steps_that_were_seen_and_not_by_what_is_usual():
+    speed = DraftSpeed()
+    for _ in range(8):
+        assert not speed.is_proven
+        speed.record(4, 80.0, 40.0)
+    assert speed.is_proven
+    for _ in range(20):
+        speed.record(1, 80.0, 40.0)
+    assert not speed.is_proven
+
+
 def test_step_without_a_time_says_nothing():
     speed = DraftSpeed()
     speed.record(3, 0.0, 40.0)

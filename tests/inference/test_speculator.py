@@ -212,6 +212,17 @@ def chosen(speculator: Speculator, draft: FakeDraft) -> str:
     return "text" if sequence.draft else "nobody"
 
 
+def test_tokens_that_are_read_beside_a_guess_are_part_of_what_it_costs():
+    # Of 100 steps a reply may lose two, 20 ms: one guess is 1 ms, its reading 15 ms or 75 ms.
+    for read_ms, count in ((1.0, 2), (5.0, 0)):
+        draft = FakeDraft(lag=LEAST_LAG)
+        draft.read_ms_per_token = read_ms
+        speculator, sequence = with_draft(draft), under_way(range(50, 151))
+        seen(speculator, "draft", is_right=True)
+        speculator.plan([(sequence, 100)])
+        assert min(2, len(sequence.draft)) == count
+
+
 def seen(speculator: Speculator, source: str, *, is_right: bool) -> None:
     for _ in range(60):
         speculator._controller.observe(source, 4, 4 if is_right else 0)
@@ -287,6 +298,7 @@ def test_draft_model_is_changed_while_a_reply_runs():
     speculator.plan([(sequence, 9)])
     assert list(sequence.draft) == []
     assert (len(first.proposed()), len(second.proposed())) == (1, 1)
+    assert second.calls[0] == ("begin", 1)
 
 
 # --- in an engine -----------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""What a draft model reads of a chat before it can guess."""
+
+import pytest
+
+from inference.request import RequestId
+from inference.sequence import Sequence
+from inference.speculation.allowance import LOSS_SHARE, Allowances
+from inference.speculation.draft_reading import LEAST_LAG, READ_SHARE, DraftReading
+from tests.inference.test_speculator import FakeDraft
+
+PLAIN_MS = 10.0
+
+
+def reply_of(num_tokens: int = 0, request_id: int = 1) -> Sequence:
+    sequence = Sequence(RequestId(request_id), "chat", [1, 2, 3])
+    sequence.token_ids += [5] * num_tokens
+    return sequence
+
+
+def left_ms(
+    reading: DraftReading, draft: FakeDraft, sequence: Sequence, *, gain: float = 0.0
+) -> float | None:
+    """As the speculator asks; a token takes 1 ms to read, a tenth of a step."""
+    return reading.left_ms(
+        draft,  # type: ignore[arg-type]  # what is beside guessing is not needed
+        sequence,
+        plain_ms=PLAIN_MS,
+        gain=gain,
+        is_ordered=False,
+    )
+
+
+@pytest.mark.parametrize(("lag", "expected"), [(0, 0.0), (1, 0.0), (2, 1.0), (LEAST_LAG, 15.0)])
+def test_few_tokens_are_read_beside_the_first_guess_and_their_time_is_told(lag, expected):
+    reading, sequence = DraftReading(Allowances()), reply_of()
+    assert left_ms(reading, FakeDraft(lag=lag), sequence) == expected
+    assert not reading.is_reading(sequence)
+
+
+def test_time_of_reading_is_what_is_usual_until_it_is_known():
+    draft = FakeDraft(lag=5)
+    draft.read_ms_per_token = None
+    assert left_ms(DraftReading(Allowances()), draft, reply_of()) == pytest.approx(
+        4 * READ_SHARE * PLAIN_MS
+    )
+
+
+def test_what_will_save_twice_as_much_is_read_to_its_end():
+    allowances, draft = Allowances(), FakeDraft(lag=101)  # ten steps
+    reading, sequence = DraftReading(allowances), reply_of()
+    allowances.end(reply_of(99, request_id=9))
+    assert left_ms(reading, draft, sequence, gain=0.2) is None
+    assert not reading.is_reading(sequence)  # it would save 19.8 steps
+    allowances.end(reply_of(101, request_id=9))
+    allowances.end(reply_of(98, request_id=9))
+    sequence = reply_of(0, request_id=2)
+    assert left_ms(reading, draft, sequence, gain=0.21) is None
+    assert reading.is_reading(sequence)
+    draft.lacks = 60
+    assert left_ms(reading, draft, sequence, gain=0.0) is None
+    assert reading.is_reading(sequence)  # what is begun is not left
+    assert allowances.steps(sequence) == 0.0  # and is no loss to be borne
+    draft.lacks = 1
+    assert left_ms(reading, draft, sequence) == 0.0
+    assert not reading.is_reading(sequence)
+    # What it lacks later is another question.
+    draft.lacks = 101
+    assert left_ms(reading, draft, sequence, gain=0.0) is None
+    assert not reading.is_reading(sequence)
+
+
+def test_what_does_not_seem_to_pay_is_tried_when_the_reply_can_bear_it():
+    allowances, draft = Allowances(), FakeDraft(lag=101)
+    reading, sequence = DraftReading(allowances), reply_of(499)
+    assert left_ms(reading, draft, sequence) is None
+    assert not reading.is_reading(sequence)
+    sequence.token_ids.append(5)  # of 500 steps the share is ten
+    assert left_ms(reading, draft, sequence) is None
+    assert reading.is_reading(sequence)
+    assert allowances.steps(sequence) == pytest.approx(LOSS_SHARE * 500 - 10)
+    left_ms(reading, draft, sequence)
+    assert allowances.steps(sequence) == pytest.approx(0.0)  # it pays once
+
+
+def test_draft_model_is_told_of_each_reply_once_and_again_after_its_end():
+    allowances, draft = Allowances(), FakeDraft(lag=101)
+    reading, sequence = DraftReading(allowances), reply_of(600)
+    assert not reading.end(sequence)
+    for _ in range(2):
+        left_ms(reading, draft, sequence)
+    assert draft.calls == [("begin", 1)]
+    assert reading.is_reading(sequence)
+    assert reading.end(sequence)
+    assert not reading.is_reading(sequence)
+    assert not reading.end(sequence)
+    left_ms(reading, draft, sequence)
+    assert draft.calls == [("begin", 1)] * 2
+
+
+def test_another_draft_model_knows_nothing():
+    reading, sequence = DraftReading(Allowances()), reply_of(600)
+    left_ms(reading, FakeDraft(lag=101), sequence)
+    reading.reset()
+    assert not reading.is_reading(sequence)
+    other = FakeDraft()
+    left_ms(reading, other, sequence)
+    assert other.calls == [("begin", 1)]
