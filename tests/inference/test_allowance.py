@@ -19,9 +19,9 @@ LEAST_SPEED = 0.97
 
 
 def reply_of(num_tokens: int, request_id: int = 1) -> TokenSequence:
-    """A reply that repeats itself."""
+    """A reply that goes on with what the prompt said before."""
     sequence = TokenSequence(RequestId(request_id), "chat", list(PROMPT))
-    sequence.token_ids += [20 + place % 20 for place in range(num_tokens)]
+    sequence.token_ids += [60 + place % 20 for place in range(num_tokens)]
     return sequence
 
 
@@ -172,18 +172,18 @@ def test_copy_of_the_prompt_is_guessed_from_its_first_words_on():
 
 def test_three_replies_of_one_step_guess_as_if_each_wrong_guess_cost_them_all():
     alone, together = Speculator(step_costs()), Speculator(step_costs())
-    one = reply_of(25, 1)
+    one = reply_of(15, 1)
     alone.plan([(one, 99)])
-    three = [reply_of(25, number) for number in (1, 2, 3)]
+    three = [reply_of(15, number) for number in (1, 2, 3)]
     together.plan([(sequence, 99) for sequence in three])
     assert len(one.draft) > 0
     assert all(len(sequence.draft) < len(one.draft) for sequence in three)
     # Each is charged with the guesses of all.
-    lost = [LOSS_SHARE * 25 - together._allowances.steps(sequence) for sequence in three]
+    lost = [LOSS_SHARE * 15 - together._allowances.steps(sequence) for sequence in three]
     num_guesses = sum(len(sequence.draft) for sequence in three)
     expected = step_costs().ms(3 + num_guesses) / step_costs().ms(3) - 1
     assert lost == pytest.approx([expected] * 3)
-    assert 0 < expected <= LOSS_SHARE * 25
+    assert 0 < expected <= LOSS_SHARE * 15
 
 
 def test_text_is_not_guessed_in_advance_because_a_draft_model_pays():
