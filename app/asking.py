@@ -40,7 +40,7 @@ from app.failures import is_scheme_refused
 from app.live_reply import LiveReply
 from app.logs import end_log, start_log
 from app.paths import Paths
-from app.preload import import_engine
+from app.preload import import_engine, weights_ahead
 from app.settings import Settings
 from app.starter_model import choose_model, find_starter_model
 from inference.config import EngineConfig
@@ -64,9 +64,10 @@ def open_engine(path: str, config: EngineConfig) -> EngineLike:
             complain(f"{TRYING_INT4}; this is done once")
 
     # Some seconds in which nothing is printed, computed or stored: there is nothing to wait for.
-    with ending_at_once():
-        engine = import_engine()
-    return engine.load(path, config, on_progress=tell)
+    with weights_ahead(path, config):
+        with ending_at_once():
+            engine = import_engine()
+        return engine.load(path, config, on_progress=tell)
 
 
 def answer(

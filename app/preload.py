@@ -5,6 +5,8 @@ global lock meanwhile, so the GUI thread stands still. A call through ctypes giv
 so the linker is called that way first, and the import finds the libraries loaded. Windows needs
 nothing, since torch itself loads its libraries through ctypes there. What the imports then make, 300,000
 objects for good, is kept from the garbage collector, whose searches would stop all threads.
+
+The first model that is opened waits for all that, so memory for its weights is made ready meanwhile.
 """
 
 import ctypes
@@ -12,10 +14,16 @@ import importlib.util
 import logging
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
+from inference.config import EngineConfig
+from inference.kernels.library import why_no_kernels
 from inference.model.first_import import quick_first_import
+from inference.model.memory_ahead import memory_ahead
 
 if TYPE_CHECKING:
     from inference.engine import Engine
@@ -25,6 +33,8 @@ logger = logging.getLogger(__name__)
 # In the order of their dependence. The first makes what it needs visible to all, as torch does.
 _LIBRARIES = ("torch_global_deps", "c10", "torch_cpu", "torch_cuda", "torch", "torch_python")
 
+_PACKED_SHARE = 1.05  # of a GGUF file, at the most, are its packed weights
+
 
 def import_engine() -> "type[Engine]":
     """Give the engine's class; only the first call takes long."""
@@ -32,6 +42,32 @@ def import_engine() -> "type[Engine]":
     with quick_first_import():
         from inference.engine import Engine  # heavy: torch and transformers
     return Engine
+
+
+def weights_ahead(path: str, config: EngineConfig) -> AbstractContextManager[None]:
+    """Have the memory of a model's weights made ready while torch is imported and the model is opened.
+
+    Only where that is of use: on a CPU with our kernels, which pack a GGUF file into about its own size, and
+    if half of the free memory is enough.
+    """
+    is_packed = (
+        "torch" not in sys.modules
+        and path.endswith(".gguf")
+        and config.device in ("auto", "cpu")
+        and config.backend in ("auto", "fast")
+        and not why_no_kernels()
+    )
+    num_bytes = int(_PACKED_SHARE * _file_bytes(path)) if is_packed else 0
+    if 2 * num_bytes > psutil.virtual_memory().available or os.cpu_count() == 1:
+        num_bytes = 0
+    return memory_ahead(num_bytes)
+
+
+def _file_bytes(path: str) -> int:
+    try:
+        return os.stat(path).st_size if os.path.isfile(path) else 0
+    except OSError:
+        return 0
 
 
 def preload_torch() -> int:

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QThread, Signal
 from app.engine_like import EngineFactory, EngineLike, ModelCheck
 from app.engine_loop import EngineLoop
 from app.messages import Command, Shutdown
-from app.preload import import_engine
+from app.preload import import_engine, weights_ahead
 from inference.config import EngineConfig
 from inference.request import LoadProgress
 
@@ -82,4 +82,5 @@ def open_engine(
     path: str, config: EngineConfig, on_progress: Callable[[LoadProgress], None]
 ) -> EngineLike:
     """Open a model with the real engine."""
-    return import_engine().load(path, config, on_progress=on_progress)
+    with weights_ahead(path, config):
+        return import_engine().load(path, config, on_progress=on_progress)

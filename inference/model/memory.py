@@ -10,6 +10,7 @@ import torch
 
 from inference.config import DtypeName
 from inference.errors import NotEnoughMemoryError
+from inference.model.memory_ahead import held_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def free_bytes(device: str) -> int:
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
     if kind == "xpu":
         return int(torch.xpu.mem_get_info(torch.device(device))[0])
-    return int(psutil.virtual_memory().available)
+    return int(psutil.virtual_memory().available) + held_bytes()
 
 
 def release_unused(device: str) -> None:

@@ -18,6 +18,7 @@ from inference.formats.weight_file import StoredTensor, WeightFile
 from inference.kernels.library import ALIGNMENT, Kernels
 from inference.kernels.structures import Matrix, MatrixType
 from inference.model.decoder_weights import DecoderWeights, read_weight
+from inference.model.memory_ahead import take
 from inference.model.progress import LoadReporter
 from inference.model.spec import WeightKey
 from inference.model.spec_weights import WeightSource
@@ -175,7 +176,12 @@ class _Packing:
 
 def _divided(sizes: Mapping[WeightKey, int]) -> dict[WeightKey, Bytes]:
     """Memory for each matrix, in one piece: Linux backs it by large pages, sooner had and read."""
-    whole = np.empty(sum(sizes.values()) + ALIGNMENT, dtype=np.uint8)
+    num_bytes = sum(sizes.values()) + ALIGNMENT
+    pages = take(num_bytes)
+    if pages is None:
+        whole = np.empty(num_bytes, dtype=np.uint8)
+    else:
+        whole = np.frombuffer(pages, dtype=np.uint8)
     end = -whole.ctypes.data % ALIGNMENT
     parts = {}
     for key, size in sizes.items():

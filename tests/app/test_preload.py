@@ -1,12 +1,16 @@
-"""Torch's libraries are loaded with the interpreter's lock given back."""
+"""What is made ready for the engine, and that it stops nothing meanwhile."""
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from app.preload import preload_libraries
+from app import preload
+from app.preload import preload_libraries, weights_ahead
+from inference.config import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,3 +65,80 @@ def test_import_of_the_engine_hides_its_objects_from_the_garbage_collector() -> 
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == ["Engine", "True", "True", "True"]
+
+
+def sizes_asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of memory that are asked for from now on, on a machine where that is of use."""
+    sizes: list[int] = []
+
+    @contextmanager
+    def memory_ahead(num_bytes: int) -> Iterator[None]:
+        sizes.append(num_bytes)
+        yield
+
+    class Available:
+        available = 10_000
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(preload, "memory_ahead", memory_ahead)
+    monkeypatch.setattr(preload, "why_no_kernels", lambda: "")
+    monkeypatch.setattr("psutil.virtual_memory", Available)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    return sizes
+
+
+def model_of(tmp_path: Path, num_bytes: int, name: str = "model.gguf") -> str:
+    path = tmp_path / name
+    path.write_bytes(bytes(num_bytes))
+    return str(path)
+
+
+def test_memory_for_packed_weights_is_made_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = sizes_asked(monkeypatch)
+    with weights_ahead(model_of(tmp_path, 4000), EngineConfig()):
+        assert sizes == [4200]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "name", "config"),
+    [
+        (4000, "model.gguf", EngineConfig(device="cuda")),
+        (4000, "model.gguf", EngineConfig(backend="torch")),
+        (4000, "model.safetensors", EngineConfig()),
+        (5000, "model.gguf", EngineConfig()),  # over half of what is free
+    ],
+)
+def test_no_memory_is_made_ready_that_may_not_be_wanted_or_is_scarce(
+    num_bytes: int,
+    name: str,
+    config: EngineConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = sizes_asked(monkeypatch)
+    with weights_ahead(model_of(tmp_path, num_bytes, name), config):
+        assert sizes == [0]
+
+
+def test_no_memory_is_made_ready_without_time_a_core_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = sizes_asked(monkeypatch)
+    model = model_of(tmp_path, 4000)
+    for path in (str(tmp_path / "missing.gguf"), str(tmp_path), "nul\0.gguf"):
+        with weights_ahead(path, EngineConfig()):
+            pass
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    with weights_ahead(model, EngineConfig()):
+        pass
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setitem(sys.modules, "torch", object())  # it is imported: nothing is waited for
+    with weights_ahead(model, EngineConfig()):
+        pass
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(preload, "why_no_kernels", lambda: "they were not built")
+    with weights_ahead(model, EngineConfig()):
+        pass
+    assert sizes == [0] * 6

@@ -1,0 +1,130 @@
+"""Memory that is ready before somebody wants it."""
+
+import mmap
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from inference.model import memory_ahead as ahead
+from inference.model.memory import free_bytes
+from inference.model.memory_ahead import PIECE_BYTES, held_bytes, memory_ahead, take
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(mmap, "MAP_PRIVATE"), reason="the system gives no such memory"
+)
+SIZE = 3 * PIECE_BYTES + 4096
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name == "memory-ahead"]
+
+
+def resident_bytes(pages: mmap.mmap) -> int:
+    """Of memory that was just had from the system, what is really there."""
+    address = np.frombuffer(pages, dtype=np.uint8).ctypes.data
+    is_found, size = False, 0
+    with open("/proc/self/smaps", encoding="ascii") as file:
+        for line in file:
+            first, *rest = line.split()
+            if "-" in first and not first.endswith(":"):
+                start, end = (int(part, 16) for part in first.split("-"))
+                is_found = start <= address < end or (is_found and end <= address + len(pages))
+            elif first == "Rss:" and is_found:
+                size += 1024 * int(rest[0])
+    return size
+
+
+def test_what_is_taken_is_empty_writable_and_the_takers_own():
+    with memory_ahead(SIZE):
+        wait_until(lambda: held_bytes() == SIZE)
+        pages = take(SIZE - 100)
+        assert pages is not None
+        assert held_bytes() == 0
+        assert take(1) is None
+    whole = np.frombuffer(pages, dtype=np.uint8)
+    assert len(whole) >= SIZE - 100
+    assert not whole.any()
+    whole[:] = 7
+    assert (int(whole[0]), int(whole[-1]), threads()) == (7, 7, [])
+
+
+def test_what_is_taken_before_it_is_ready_is_whole_all_the_same(monkeypatch):
+    monkeypatch.setattr(ahead, "PIECE_BYTES", 4096)
+    with memory_ahead(64 * PIECE_BYTES):
+        pages = take(64 * PIECE_BYTES)
+    assert pages is not None
+    assert len(pages) == 64 * PIECE_BYTES
+    assert threads() == []
+    pages[-1] = 3
+    assert pages[-1] == 3
+
+
+def test_what_is_not_taken_is_given_back_at_the_end():
+    with memory_ahead(SIZE):
+        wait_until(lambda: held_bytes() > 0)
+    assert (held_bytes(), threads()) == (0, [])
+    assert take(1) is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_it_is_given_back_after_an_error_too(error):
+    with pytest.raises(error), memory_ahead(SIZE):
+        raise error
+    assert (held_bytes(), threads()) == (0, [])
+
+
+def test_too_little_is_given_back_at_once():
+    with memory_ahead(SIZE):
+        assert take(SIZE + 1) is None
+        assert (held_bytes(), threads()) == (0, [])
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system cannot take part of it")
+def test_what_was_too_much_goes_back_to_the_system():
+    with memory_ahead(SIZE):
+        wait_until(lambda: held_bytes() == SIZE)
+        pages = take(PIECE_BYTES)
+    assert pages is not None
+    try:
+        resident = resident_bytes(pages)
+    except FileNotFoundError:
+        pytest.skip("nobody tells here what is there")
+    assert PIECE_BYTES <= resident < 2 * PIECE_BYTES
+
+
+def test_memory_that_is_held_counts_as_free(monkeypatch):
+    class Available:
+        available = 1000
+
+    monkeypatch.setattr("psutil.virtual_memory", Available)
+    with memory_ahead(SIZE):
+        wait_until(lambda: held_bytes() == SIZE)
+        assert free_bytes("cpu") == SIZE + 1000
+    assert free_bytes("cpu") == 1000
+
+
+@pytest.mark.parametrize("num_bytes", [0, -1, 2**62, 2**80])
+def test_none_and_what_no_system_has_are_no_error(num_bytes):
+    with memory_ahead(num_bytes):
+        assert take(1) is None
+    assert threads() == []
+
+
+def test_one_memory_is_held_at_a_most():
+    with memory_ahead(SIZE):
+        with memory_ahead(2 * SIZE):
+            assert len(threads()) <= 1
+            pages = take(2 * SIZE)
+            assert pages is not None
+        assert held_bytes() == 0
+    assert threads() == []
