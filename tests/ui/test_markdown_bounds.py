@@ -66,6 +66,18 @@ def test_stream_paragraph_without_end_is_cut_at_a_word():
     assert " ".join(texts(blocks)) == text.strip()
 
 
+@pytest.mark.parametrize("end", [". ", '!" ', "? ", "\u2026) ", "\u3002", ".** "])
+def test_stream_paragraph_without_end_is_cut_behind_a_sentence_where_one_ends(end):
+    text = "".join(f"One more word and number {number}{end}" for number in range(300))
+    blocks = parse(text)
+    assert [type(block) for block in blocks] == [Paragraph] * len(blocks)
+    assert len(blocks) > 1
+    first = texts(blocks)[0]
+    assert MAX_PARAGRAPH_CHARS - 100 < len(first) <= MAX_PARAGRAPH_CHARS
+    assert first.endswith(end.replace("*", "").strip()) or "**" in end
+    assert texts(blocks)[1].startswith("One more word")
+
+
 def test_stream_paragraph_without_spaces_is_cut_anywhere():
     text = "x" * (2 * MAX_PARAGRAPH_CHARS + 5)
     lengths = [len(shown) for shown in texts(parse(text))]

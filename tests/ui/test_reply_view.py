@@ -135,6 +135,25 @@ def test_reply_state_that_is_behind_the_text_loses_nothing(qtbot):
     assert view.plain_text() == "some text"
 
 
+def test_reply_that_goes_on_after_it_was_shown_as_stopped_has_no_break(qtbot):
+    # Another process writes it, and was slow for a while.
+    stopped = make_message(2, content="<think>so</think>Once", status="stopped")
+    shown = make_list(qtbot, make_message(1, "user", "q"), stopped)
+    settle(qtbot, shown)
+    view = reply_view(shown, 2)
+    text = "<think>so</think>Once upon a time"
+    shown.update_message(make_message(2, content=text, status="streaming"), [MessageId(2)])
+    settle(qtbot, shown)
+    assert view.plain_text() == "Once upon a time"
+    shown.append_text(MessageId(2), " there was\n\na fox")
+    settle(qtbot, shown)
+    assert view.plain_text() == "Once upon a time there was\n\na fox"
+    assert view.text == text + " there was\n\na fox"
+    shown.update_message(make_message(2, content=view.text), [MessageId(2)])
+    settle(qtbot, shown)
+    assert view.plain_text() == "Once upon a time there was\n\na fox"
+
+
 def test_reply_tried_again_starts_empty(qtbot):
     failed = make_message(2, content="half", status="error", error="It stopped.")
     shown = make_list(qtbot, make_message(1, "user", "q"), failed)

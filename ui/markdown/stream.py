@@ -10,6 +10,7 @@ long, so they have ways of their own: the lines of a fence are only appended, th
 become final in groups, and anything else is cut at a length that no real paragraph has.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 MAX_PARAGRAPH_CHARS = 4_000
+SENTENCE_FROM = 2_000
+"""Behind so many characters it is cut at the end of a sentence, if one ends there."""
 MAX_PARAGRAPH_LINES = 150
 MAX_CONTAINER_CHARS = 64_000
 MAX_OPEN_BRACKETS = 60
@@ -31,6 +34,7 @@ MAX_OPEN_BRACKETS = 60
 SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
+_SENTENCE_END = re.compile("[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f]")
 
 
 @lru_cache(maxsize=2)
@@ -259,13 +263,16 @@ class MarkdownStream:
         return True
 
     def _paragraph_end(self) -> int:
-        """Where to cut a paragraph that is too long: at a line, a word, or anywhere; 0 if not."""
+        """Where to cut a paragraph that is too long: at a line, a sentence, a word, or anywhere; 0 if not."""
         if self._tail.count("\n", 0, MAX_PARAGRAPH_CHARS) > MAX_PARAGRAPH_LINES:
             lines = self._tail.split("\n", MAX_PARAGRAPH_LINES)
             return len(self._tail) - len(lines[-1])
         if len(self._tail) <= MAX_PARAGRAPH_CHARS:
             return 0
         end = self._tail.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
+        sentences = list(_SENTENCE_END.finditer(self._tail, SENTENCE_FROM, MAX_PARAGRAPH_CHARS))
+        if not end and sentences:
+            end = sentences[-1].end()
         return end or self._tail.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1 or MAX_PARAGRAPH_CHARS
 
     def _cut_table(self, unit: Unit, lines: list[str], num_complete: int) -> bool:

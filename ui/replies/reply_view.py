@@ -144,7 +144,9 @@ class ReplyView(MessageView):
         was_streaming, self.message = self.is_streaming, message
         known = self.text
         is_behind = was_streaming and self.is_streaming and known.startswith(message.content)
-        if message.content.startswith(known):
+        # What was parsed to its end cannot go on in the middle of a paragraph.
+        goes_on_after_its_end = self._is_finished and len(message.content) > len(known) > 0
+        if message.content.startswith(known) and not goes_on_after_its_end:
             self.append_text(message.content[self._num_received :])
         elif not is_behind:
             self._clear()
