@@ -20,6 +20,7 @@ WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "float", "Q8_0", "Q4_1")
 ATTENTIONS: tuple[AttentionName, ...] = ("auto", "varlen", "flash", "blocks", "reference")
 GUESSES: tuple[GuessName, ...] = ("auto", "off", "ngram", "draft")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
+MAX_THREADS = 1024
 MAX_DRAFT_TOKENS = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -109,7 +110,7 @@ class EngineConfig:
         _check_optional_int("disk_cache_bytes", self.disk_cache_bytes, low=0)
         _check_path("cache_dir", self.cache_dir, "a folder")
         _check_optional_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
-        _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
+        _check_optional_int("num_threads", self.num_threads, low=1, high=MAX_THREADS)
 
 
 @dataclass(frozen=True, slots=True)
