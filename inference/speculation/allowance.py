@@ -57,8 +57,10 @@ class Allowances:
 
 
 def most_that_cost(limit: float, most: int, cost: Callable[[int], float]) -> int:
-    """The most guesses, 0 to `most`, whose `cost`, which never falls with their number, is within a limit."""
-    for count in range(1, most + 1):
-        if cost(count) > limit:
-            return count - 1
-    return most
+    """The most guesses, 0 to `most` (at least 1), whose `cost`, which never falls with their number, is within a limit."""
+    if cost(most) <= limit:
+        return most
+    count = 0
+    while cost(count + 1) <= limit:
+        count += 1
+    return count
