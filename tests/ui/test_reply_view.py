@@ -154,6 +154,20 @@ def test_reply_that_goes_on_after_it_was_shown_as_stopped_has_no_break(qtbot):
     assert view.plain_text() == "Once upon a time there was\n\na fox"
 
 
+def test_reply_that_was_stopped_before_its_first_word_comes_whole(qtbot):
+    shown = make_list(qtbot, make_message(1, "user", "q"), make_message(2, status="stopped"))
+    settle(qtbot, shown)
+    shown.update_message(make_message(2, content="see [a]\n\n[a]: x\n\n```\ncode"), [MessageId(2)])
+    settle(qtbot, shown)
+    whole = make_list(qtbot, make_message(1, "user", "q"))
+    whole.begin_reply(make_message(3, status="streaming"))
+    whole.append_text(MessageId(3), "see [a]\n\n[a]: x\n\n```\ncode")
+    whole.update_message(make_message(3, content="see [a]\n\n[a]: x\n\n```\ncode"), [MessageId(3)])
+    settle(qtbot, whole)
+    assert reply_view(shown, 2).plain_text() == reply_view(whole, 3).plain_text()
+    assert "code" in reply_view(shown, 2).plain_text()
+
+
 def test_reply_tried_again_starts_empty(qtbot):
     failed = make_message(2, content="half", status="error", error="It stopped.")
     shown = make_list(qtbot, make_message(1, "user", "q"), failed)

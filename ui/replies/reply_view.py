@@ -145,7 +145,7 @@ class ReplyView(MessageView):
         known = self.text
         is_behind = was_streaming and self.is_streaming and known.startswith(message.content)
         # What was parsed to its end cannot go on in the middle of a paragraph.
-        goes_on_after_its_end = self._is_finished and len(message.content) > len(known) > 0
+        goes_on_after_its_end = self._is_finished and len(message.content) > len(known)
         if message.content.startswith(known) and not goes_on_after_its_end:
             self.append_text(message.content[self._num_received :])
         elif not is_behind:
