@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 # In the order of their dependence. The first makes what it needs visible to all, as torch does.
 _LIBRARIES = ("torch_global_deps", "c10", "torch_cpu", "torch_cuda", "torch", "torch_python")
 
-_PACKED_SHARE = 1.05  # of a GGUF file, at the most, are its packed weights
+_PACKED_SHARE = (
+    1.05  # of a GGUF file are its packed weights at the most, if none of them becomes another type
+)
 
 
 def import_engine() -> "type[Engine]":
@@ -55,6 +57,7 @@ def weights_ahead(path: str, config: EngineConfig) -> AbstractContextManager[Non
         and path.endswith(".gguf")
         and config.device in ("auto", "cpu")
         and config.backend in ("auto", "fast")
+        and config.weights != "float"
         and not why_no_kernels()
     )
     num_bytes = int(_PACKED_SHARE * _file_bytes(path)) if is_packed else 0

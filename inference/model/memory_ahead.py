@@ -30,7 +30,7 @@ def memory_ahead(num_bytes: int) -> Iterator[None]:
     with _lock:
         before, _held = _held, memory
     if before is not None:
-        before.stop()
+        before.release()
     try:
         yield
     finally:
@@ -39,7 +39,7 @@ def memory_ahead(num_bytes: int) -> Iterator[None]:
             if is_left:
                 _held = None
         if is_left and memory is not None:
-            memory.stop()
+            memory.release()
 
 
 def take(num_bytes: int) -> mmap.mmap | None:
@@ -54,11 +54,21 @@ def take(num_bytes: int) -> mmap.mmap | None:
         memory, _held = _held, None
     if memory is None:
         return None
-    memory.stop()
     if len(memory.pages) < num_bytes:
+        memory.release()
         return None
+    memory.stop()
     memory.shorten(num_bytes)
     return memory.pages
+
+
+def give_back() -> None:
+    """Nobody will take the memory that is held."""
+    global _held
+    with _lock:
+        memory, _held = _held, None
+    if memory is not None:
+        memory.release()
 
 
 def held_bytes() -> int:
@@ -101,6 +111,11 @@ class _Memory:
         """Touch no more; returns when that is so."""
         self._is_stopped.set()
         self._thread.join()
+
+    def release(self) -> None:
+        """Touch no more, and give all of it back now, whoever still knows of it."""
+        self.stop()
+        self.pages.close()
 
     def shorten(self, num_bytes: int) -> None:
         """Give back what was touched behind the first so many bytes."""

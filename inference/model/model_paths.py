@@ -24,6 +24,7 @@ from inference.model.gpu_weights import load_weights
 from inference.model.int4_product import Int4Product, find_int4
 from inference.model.kv_wish import KvWish
 from inference.model.memory import choose_dtype, telling_shortage, weights_bytes
+from inference.model.memory_ahead import give_back
 from inference.model.native_model import NativeModel
 from inference.model.native_weights import WeightWish, load_native_weights
 from inference.model.placement import Room, describe_module, describe_placement, layers_on_host
@@ -115,6 +116,7 @@ def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeM
     weights = _describe(source, wish)
     if weights is not None and _is_fast(source.path, weights.spec, wish):
         return _make_native(weights, source, wish, reporter)
+    give_back()  # only packed weights lie in it
     # Elsewhere the type does not depend on the size, and what fits is found out from the plan.
     is_on_cpu = torch.device(wish.device).type == "cpu"
     dtype = choose_dtype(wish.dtype, wish.device, source.num_parameters if is_on_cpu else 0)

@@ -4,10 +4,11 @@ Whether a guess pays is known on average, and a reply of a few words is no avera
 can cost it a tenth of its time. So each reply has an account, in steps without guesses: a share of the steps that it
 took is its own, every guess is paid from it, and every token that a guess brought is paid into it. Where guesses are
 right they pay for themselves from the first one on; where they are wrong the share is all that is
-lost, in whatever order they come.
+lost, in whatever order they come. Of several replies in one step each pays for its own guesses: what brings most
+tokens in all is still done, though one that does not guess waits for one that does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from inference.request import RequestId
 from inference.sequence import Sequence
@@ -40,13 +41,8 @@ class Allowances:
         num_tokens = sequence.num_replied + (self.tokens_left(sequence) if in_advance else 0.0)
         return self._gained.get(sequence.request_id, 0.0) + LOSS_SHARE * num_tokens
 
-    def pay(self, sequences: Iterable[Sequence], num_steps: float) -> None:
-        """Something made each of these replies slower by so many steps."""
-        for sequence in sequences:
-            self.earn(sequence, -num_steps)
-
     def earn(self, sequence: Sequence, num_steps: float) -> None:
-        """Guesses saved a reply so many steps."""
+        """Guesses saved a reply so many steps; less than 0 if they cost more."""
         request_id = sequence.request_id
         self._gained[request_id] = self._gained.get(request_id, 0.0) + num_steps
 

@@ -78,6 +78,6 @@ class DraftReading:
             ):
                 self._reading.add(request_id)
             elif self._allowances.steps(sequence) >= num_steps:
-                self._allowances.pay([sequence], num_steps)
+                self._allowances.earn(sequence, -num_steps)
                 self._reading.add(request_id)
         return None

@@ -2,7 +2,8 @@
 
 USUAL_SPEED = 1.25
 PROVEN_SPEED = 1.1
-_USUAL_WEIGHT = 8  # steps that it counts as; as many must be seen before anything is proven
+_USUAL_WEIGHT = 8  # steps that it counts as
+_PROVEN_STEPS = 16  # so many must be seen: then little of what is usual is left
 _NEW_SHARE = 0.1  # of the newest step, once there were a few
 _BACK_SHARE = (
     0.003  # of the way back to what is usual, with each step in which it could guess and did not
@@ -27,7 +28,7 @@ class DraftSpeed:
     @property
     def is_proven(self) -> bool:
         """Whether it was seen, and not only expected, to make replies faster."""
-        return self._num_seen >= _USUAL_WEIGHT and self.times >= PROVEN_SPEED
+        return self._num_seen >= _PROVEN_STEPS and self.times >= PROVEN_SPEED
 
     def record(self, num_tokens: float, took_ms: float, plain_ms: float) -> None:
         """Tell what a step brought.

@@ -80,6 +80,9 @@ class Speculator:
         self._num_new: list[int] = []  # tokens that this step brought, by sequence
         self._draft_speed = DraftSpeed()
         self._allowances = Allowances()
+        self._charges: dict[
+            RequestId, float
+        ] = {}  # steps that the guesses of this step cost, by whose they are
         self._reading = DraftReading(self._allowances)
         self._by_position = [[0, 0] for _ in range(MAX_DRAFT_TOKENS)]
 
@@ -123,6 +126,7 @@ class Speculator:
             decoding: Those with one token pending, and the most tokens that may be guessed for each.
         """
         self._asked.clear()
+        self._charges.clear()
         self._by_model.clear()
         self._num_new.clear()
         for sequence, _ in decoding:
@@ -146,7 +150,8 @@ class Speculator:
             elif text is not None:
                 sequence.draft = text.token_ids[:length]
         self._ask_draft()
-        self._pay([sequence for sequence, _ in decoding], offers)
+        if not self._is_ordered:
+            self._charge([sequence for sequence, _ in decoding], offers)
 
     def verified(
         self,
@@ -173,7 +178,8 @@ class Speculator:
             average.note(sureness(), len(emitted))
         if not draft:
             return
-        self._allowances.earn(sequence, len(emitted) - 1)
+        if sequence.request_id in self._charges:
+            self._allowances.earn(sequence, len(emitted) - 1 - self._charges[sequence.request_id])
         right = [guess == chosen for guess, chosen in zip(draft, emitted, strict=False)]
         for count, is_right in zip(self._by_position, right, strict=False):
             count[0] += 1
@@ -228,8 +234,7 @@ class Speculator:
     ) -> Offer | None:
         by_text = None if text is None else Offer(text.source, len(text.token_ids))
         by_text = self._within_allowance(sequence, by_text, num_sequences)
-        by_model = self._offer_of_model(sequence, room)
-        by_model = self._within_allowance(sequence, by_model, num_sequences)
+        by_model = self._offer_of_model(sequence, room, num_sequences)
         if by_text is None or by_model is None:
             return by_text or by_model
         text_times, model_times = self._times(by_text), self._times(by_model)
@@ -240,18 +245,21 @@ class Speculator:
         self._draft_speed.pass_by()
         return by_text
 
-    def _offer_of_model(self, sequence: Sequence, room: int) -> Offer | None:
+    def _offer_of_model(self, sequence: Sequence, room: int, num_sequences: int) -> Offer | None:
         if self.draft is None or self._guess == "ngram" or room < 1:
             return None
         plain_ms = self._costs.plain_ms
-        offer = Offer(self._source_of(sequence), room, ms_per_token=self._draft_token_ms())
+        usual = Offer(self._source_of(sequence), room, ms_per_token=self._draft_token_ms())
+        offer = self._within_allowance(sequence, usual, num_sequences)
+        if offer is None:
+            return None  # and nothing is read: it would be out of date when it may guess
         times = self._times(offer)
         read_ms = self._reading.left_ms(
             self.draft,
             sequence,
             plain_ms=plain_ms,
             gain=max(times, self._draft_speed.times) - 1.0 if times >= MIN_GAIN else 0.0,
-            is_ordered=self._is_fixed or self._guess == "draft",
+            is_ordered=self._is_ordered,
         )
         if self._reading.is_reading(sequence):
             self._asked[sequence.request_id] = (sequence, 1)
@@ -262,15 +270,14 @@ class Speculator:
     ) -> Offer | None:
         """As much of an offer as the reply can bear if all is wrong; what was ordered need not pay.
 
-        A guess makes all replies of the step slower, so each guesses the less the more there are. A draft
-        model that is known to pay guesses on what the reply will earn, as each of its guesses is dear.
+        A guess makes all replies of the step slower, so it counts as often as there are. A draft model that
+        is known to pay guesses on what the reply will earn, as each of its guesses is dear.
         """
-        if offer is None or self._is_fixed or self._guess != "auto":
+        if offer is None or self._is_ordered:
             return offer
 
         def cost_ms(count: int) -> float:
-            making_ms = offer.begin_ms + count * offer.ms_per_token
-            return making_ms + self.guesses_ms(num_sequences, count)
+            return count * offer.ms_per_token + self.guesses_ms(num_sequences, count)
 
         in_advance = not offer.is_free and self._draft_speed.is_proven
         num_steps = self._allowances.steps(sequence, in_advance=in_advance) / num_sequences
@@ -278,16 +285,25 @@ class Speculator:
         num_tokens = most_that_cost(limit_ms, offer.num_tokens, cost_ms)
         return replace(offer, num_tokens=num_tokens) if num_tokens else None
 
-    def _pay(self, sequences: SequenceOf[Sequence], offers: SequenceOf[Offer | None]) -> None:
-        """Charge each reply of the step with what all its guesses make it longer."""
+    def _charge(self, sequences: SequenceOf[Sequence], offers: SequenceOf[Offer | None]) -> None:
+        """Note what the guesses of this step cost; each reply pays for its own, once they are computed."""
+        num_sequences = len(sequences)
         num_guesses = sum(len(sequence.draft) for sequence in sequences)
         if not num_guesses:
             return
-        took_ms = self.guesses_ms(len(sequences), num_guesses)
+        guess_ms = self.guesses_ms(num_sequences, num_guesses) / num_guesses
         for sequence, offer in zip(sequences, offers, strict=True):
-            if offer is not None and sequence.request_id in self._by_model:
-                took_ms += offer.begin_ms + len(sequence.draft) * offer.ms_per_token
-        self._allowances.pay(sequences, took_ms / self.plain_ms(len(sequences)))
+            took_ms = len(sequence.draft) * guess_ms
+            if sequence.request_id in self._by_model:
+                took_ms += len(sequence.draft) * self._draft_token_ms()
+                took_ms += 0.0 if offer is None else offer.begin_ms
+            num_steps = num_sequences * took_ms / self.plain_ms(num_sequences)
+            self._charges[sequence.request_id] = num_steps
+
+    @property
+    def _is_ordered(self) -> bool:
+        """Whether somebody said who is to guess, or how much, so that it need not pay."""
+        return self._is_fixed or self._guess != "auto"
 
     def _draft_token_ms(self) -> float:
         known = None if self.draft is None else self.draft.token_ms

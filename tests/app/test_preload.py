@@ -106,6 +106,7 @@ def test_memory_for_packed_weights_is_made_ready(
     [
         (4000, "model.gguf", EngineConfig(device="cuda")),
         (4000, "model.gguf", EngineConfig(backend="torch")),
+        (4000, "model.gguf", EngineConfig(weights="float")),
         (4000, "model.safetensors", EngineConfig()),
         (5000, "model.gguf", EngineConfig()),  # over half of what is free
     ],

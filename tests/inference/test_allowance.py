@@ -46,7 +46,7 @@ def test_reply_may_spend_a_share_of_what_came_and_in_advance_of_what_will_surely
 def test_what_guesses_cost_and_bring_is_each_replys_own_and_goes_with_it():
     allowances, one, other = Allowances(), reply_of(50, 1), reply_of(50, 2)
     before = allowances.steps(one)
-    allowances.pay([one], 3.0)
+    allowances.earn(one, -3.0)
     allowances.earn(one, 2)
     assert allowances.steps(one) == pytest.approx(before - 1.0)
     assert allowances.steps(other) == pytest.approx(before)
@@ -178,12 +178,36 @@ def test_three_replies_of_one_step_guess_as_if_each_wrong_guess_cost_them_all():
     together.plan([(sequence, 99) for sequence in three])
     assert len(one.draft) > 0
     assert all(len(sequence.draft) < len(one.draft) for sequence in three)
-    # Each is charged with the guesses of all.
+    # If all are wrong, each pays what all of them cost it.
+    for sequence in three:
+        together.verified(sequence, sequence.draft, [999], lambda: 0.7)
     lost = [LOSS_SHARE * 15 - together._allowances.steps(sequence) for sequence in three]
     num_guesses = sum(len(sequence.draft) for sequence in three)
     expected = step_costs().ms(3 + num_guesses) / step_costs().ms(3) - 1
     assert lost == pytest.approx([expected] * 3)
     assert 0 < expected <= LOSS_SHARE * 15
+
+
+def test_reply_that_does_not_guess_pays_nothing_for_one_that_does():
+    speculator = Speculator(step_costs())
+    copying, other = reply_of(30, 1), TokenSequence(RequestId(2), "other", [1])
+    other.token_ids += range(300, 400)  # nothing of it was said before
+    speculator.plan([(copying, 99), (other, 99)])
+    assert copying.draft
+    assert not other.draft
+    speculator.verified(copying, copying.draft, [999], lambda: 0.7)
+    speculator.verified(other, other.draft, [999], lambda: 0.7)
+    assert speculator._allowances.steps(other) == pytest.approx(LOSS_SHARE * 100)
+    extra = step_costs().ms(2 + len(copying.draft)) / step_costs().ms(2) - 1
+    assert speculator._allowances.steps(copying) == pytest.approx(LOSS_SHARE * 30 - 2 * extra)
+
+
+def test_guess_that_was_not_computed_costs_nothing():
+    speculator, one = Speculator(step_costs()), reply_of(30, 1)
+    speculator.plan([(one, 99)])
+    assert one.draft
+    speculator.verified(one, (), [999], lambda: 0.7)  # prompts took the step's budget
+    assert speculator._allowances.steps(one) == pytest.approx(LOSS_SHARE * 30)
 
 
 def test_text_is_not_guessed_in_advance_because_a_draft_model_pays():

@@ -26,10 +26,14 @@ def test_speed_that_is_not_seen_any_more_goes_back_to_what_is_usual():
 
 def test_speed_is_proven_by_steps_that_were_seen_and_not_by_what_is_usual():
     speed = DraftSpeed()
-    for _ in range(8):
+    for _ in range(16):
         assert not speed.is_proven
         speed.record(4, 80.0, 40.0)
     assert speed.is_proven
+    idle = DraftSpeed()
+    for _ in range(16):
+        idle.record(1, 40.0, 40.0)  # no faster than without
+    assert not idle.is_proven
     for _ in range(20):
         speed.record(1, 80.0, 40.0)
     assert not speed.is_proven

@@ -10,7 +10,7 @@ import pytest
 
 from inference.model import memory_ahead as ahead
 from inference.model.memory import free_bytes
-from inference.model.memory_ahead import PIECE_BYTES, held_bytes, memory_ahead, take
+from inference.model.memory_ahead import PIECE_BYTES, give_back, held_bytes, memory_ahead, take
 
 pytestmark = pytest.mark.skipif(
     not hasattr(mmap, "MAP_PRIVATE"), reason="the system gives no such memory"
@@ -69,10 +69,16 @@ def test_what_is_taken_before_it_is_ready_is_whole_all_the_same(monkeypatch):
     assert pages[-1] == 3
 
 
+def held_pages() -> mmap.mmap:
+    assert ahead._held is not None
+    return ahead._held.pages
+
+
 def test_what_is_not_taken_is_given_back_at_the_end():
     with memory_ahead(SIZE):
         wait_until(lambda: held_bytes() > 0)
-    assert (held_bytes(), threads()) == (0, [])
+        pages = held_pages()
+    assert (held_bytes(), threads(), pages.closed) == (0, [], True)
     assert take(1) is None
 
 
@@ -85,8 +91,18 @@ def test_it_is_given_back_after_an_error_too(error):
 
 def test_too_little_is_given_back_at_once():
     with memory_ahead(SIZE):
+        pages = held_pages()
         assert take(SIZE + 1) is None
-        assert (held_bytes(), threads()) == (0, [])
+        assert (held_bytes(), threads(), pages.closed) == (0, [], True)
+
+
+def test_what_nobody_will_take_is_given_back_at_once():
+    with memory_ahead(SIZE):
+        pages = held_pages()
+        give_back()
+        assert (held_bytes(), threads(), pages.closed) == (0, [], True)
+        give_back()
+        assert take(1) is None
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system cannot take part of it")
@@ -122,7 +138,9 @@ def test_none_and_what_no_system_has_are_no_error(num_bytes):
 
 def test_one_memory_is_held_at_a_most():
     with memory_ahead(SIZE):
+        before = held_pages()
         with memory_ahead(2 * SIZE):
+            assert before.closed
             assert len(threads()) <= 1
             pages = take(2 * SIZE)
             assert pages is not None

@@ -14,9 +14,10 @@ from inference.engine import Engine
 from inference.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
 from inference.kernels.library import MAX_HEAD_DIM, KernelError, load_kernels
 from inference.kernels.structures import MatrixType
-from inference.model import loader, model_paths, native_weights, quantised_weights
+from inference.model import loader, memory, model_paths, native_weights, quantised_weights
 from inference.model.decoder import TorchDecoder
 from inference.model.loader import load_model
+from inference.model.memory_ahead import held_bytes, memory_ahead
 from inference.model.native_model import NativeModel
 from inference.model.spec import UnsupportedSpecError
 from tests.inference.gguf_files import write_twin
@@ -64,6 +65,23 @@ def test_kernels_give_logits_of_quantised_weights(tmp_path: Path, quantization: 
     # Inputs are rounded to 8 bits where weights are quantised.
     bound = 0.05 if quantization.startswith("Q") else 1e-3
     assert (actual - expected).abs().max() < bound * expected.abs().max()
+
+
+@pytest.mark.parametrize("backend", ORDERED)
+def test_memory_for_packed_weights_is_given_back_where_none_are_packed(
+    twin: Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    choose = memory.choose_dtype
+
+    def note(*arguments: Any) -> torch.dtype:
+        held.append(held_bytes())
+        return choose(*arguments)
+
+    monkeypatch.setattr(model_paths, "choose_dtype", note)
+    with memory_ahead(2**24):
+        load_model(twin, backend=backend)
+    assert held == [0]
 
 
 @needs_kernels

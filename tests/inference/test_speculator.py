@@ -175,11 +175,28 @@ def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
     assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
 
 
-def test_draft_model_reads_a_short_chat_at_once_where_replies_are_long():
+def test_draft_model_reads_a_short_chat_as_soon_as_it_may_guess_where_replies_are_long():
     draft = FakeDraft(lag=100)
     speculator = with_draft(draft)
     note_replies(speculator, 300, 400)
+    # A guess takes 0.1 steps to make and little more to verify: what was read before would lag again.
+    assert tokens_until_it_reads(speculator, draft, most=20) in (5, 6)
+    # One that is known to pay may guess on what comes, and reads at once.
+    for _ in range(20):
+        speculator._draft_speed.record(4, 20.0, 10.0)
+    draft = FakeDraft(lag=100)
+    speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
+    note_replies(speculator, *[300] * 8)
     assert tokens_until_it_reads(speculator, draft, most=1) == 0
+
+
+def test_what_was_ordered_to_be_guessed_is_no_debt_when_it_may_be_chosen_again():
+    speculator, sequence = Speculator(costs(), guess="ngram"), under_way(REPEATING)
+    before = speculator._allowances.steps(sequence)
+    speculator.plan([(sequence, 100)])
+    assert sequence.draft
+    speculator.verified(sequence, sequence.draft, [1], lambda: 0.7)
+    assert speculator._allowances.steps(sequence) == before
 
 
 def test_draft_model_reads_nothing_for_a_reply_that_will_be_short():
