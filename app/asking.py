@@ -43,7 +43,7 @@ from app.paths import Paths
 from app.preload import import_engine, weights_ahead
 from app.settings import Settings
 from app.starter_model import choose_model, find_starter_model
-from inference.config import MAX_THREADS, EngineConfig
+from inference.config import EngineConfig
 from inference.errors import EngineError, InvalidRequestError
 from inference.kernels.library import why_no_kernels
 from inference.metrics import COMPATIBILITY_KERNELS, ModelInfo
@@ -101,6 +101,7 @@ def answer(
         use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
         _tell_kept_weights(engine.info, options.weights)
+        _tell_fewer_threads(engine.info.num_threads, options.threads)
         reply = chat.begin(
             question,
             system_prompt=options.system,
@@ -138,6 +139,11 @@ def _tell_kept_weights(info: ModelInfo, weights: str) -> None:
             f"--weights {weights} changes nothing: it rounds weights that are floats, and those of"
             f" {info.name} are {info.quantization} already"
         )
+
+
+def _tell_fewer_threads(used: int, wanted: int | None) -> None:
+    if wanted is not None and used < wanted:
+        complain(f"--threads {wanted} is more than this computer can run at a time: {used} compute")
 
 
 def _wait_for_disk(engine: EngineLike, code: int) -> None:
@@ -190,7 +196,7 @@ def _open(
             model,
             kv_dir=kv_dir,
             kv_scheme=options.kv,
-            num_threads=_useful_threads(options.threads),
+            num_threads=options.threads,
             backend=options.backend,
             weights=options.weights,
             guess=options.guess,
@@ -205,15 +211,6 @@ def _open(
                     raise
                 complain(error.reason)
             return opener(model, replace(config, kv_scheme="auto"))
-
-
-def _useful_threads(wanted: int | None) -> int | None:
-    """Never more threads than the computer runs at a time: with many more, a word takes seconds."""
-    most = os.cpu_count()
-    if wanted is None or most is None or not most < wanted <= MAX_THREADS:
-        return wanted  # what is no number of threads at all, the engine refuses
-    complain(f"--threads {wanted} is more than this computer can run at a time: {most} are used")
-    return most
 
 
 def _prepare(paths: Paths, cleanup: contextlib.ExitStack, *, is_needed: bool) -> None:

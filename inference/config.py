@@ -20,7 +20,6 @@ WEIGHT_TYPES: tuple[WeightTypeName, ...] = ("auto", "float", "Q8_0", "Q4_1")
 ATTENTIONS: tuple[AttentionName, ...] = ("auto", "varlen", "flash", "blocks", "reference")
 GUESSES: tuple[GuessName, ...] = ("auto", "off", "ngram", "draft")
 KV_SCHEMES: tuple[KvSchemeName, ...] = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
-MAX_THREADS = 1024
 MAX_DRAFT_TOKENS = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -47,7 +46,8 @@ class EngineConfig:
         prefill_chunk_tokens: Most tokens of one step, >= 1: *stop* waits for its end. None takes 256, and
             on CUDA 512, or 2,048 where a kernel reads the blocks. Our kernels for the CPU take fewer where
             so many would take long.
-        num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores.
+        num_threads: CPU threads, >= 1; None takes OMP_NUM_THREADS, or else the physical cores. Never more
+            compute than the computer runs at a time.
         backend: What computes the model: "fast" is our kernels for the CPU, "torch" our own decoder in
             torch, "bridge" transformers; "auto" takes the first of them that can. Another than "auto"
             is an order: what cannot be computed so is refused.
@@ -110,7 +110,7 @@ class EngineConfig:
         _check_optional_int("disk_cache_bytes", self.disk_cache_bytes, low=0)
         _check_path("cache_dir", self.cache_dir, "a folder")
         _check_optional_int("prefill_chunk_tokens", self.prefill_chunk_tokens, low=1, high=65_536)
-        _check_optional_int("num_threads", self.num_threads, low=1, high=MAX_THREADS)
+        _check_optional_int("num_threads", self.num_threads, low=1, high=1024)
 
 
 @dataclass(frozen=True, slots=True)

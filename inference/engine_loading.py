@@ -104,7 +104,7 @@ def load_parts(
     """
     began = time.perf_counter()
     device = choose_device(config.device)
-    num_threads = config.num_threads or _default_threads()
+    num_threads = _useful_threads(config.num_threads or _default_threads())
     torch.set_num_threads(num_threads)
     weights = WeightFiles.seen_at(path)
     loaded = load(
@@ -240,6 +240,11 @@ def _default_threads() -> int:
     if wish.isdecimal() and int(wish) > 0:
         return int(wish)
     return psutil.cpu_count(logical=False) or 1
+
+
+def _useful_threads(wanted: int) -> int:
+    """Never more than the computer runs at a time: with many more, a token takes seconds."""
+    return min(wanted, os.cpu_count() or wanted)
 
 
 def _choose_attention(model: LanguageModel, config: EngineConfig) -> tuple[AttentionBackend, str]:

@@ -180,6 +180,7 @@ def test_torch_keeps_its_threads_away_from_those_of_the_kernels(
     twin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     before = torch.get_num_threads()
     found: dict[str, tuple[int, int]] = {}
     try:
@@ -199,6 +200,16 @@ def test_threads_without_a_wish_are_the_variables_or_the_cores(
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 7)
     assert engine_loading._default_threads() == threads
+
+
+@pytest.mark.parametrize(("wish", "threads"), [(1, 1), (2, 2), (3, 2), (1024, 2)])
+def test_no_more_threads_compute_than_the_computer_runs(
+    twin: Path, wish: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    engine = Engine.load(twin, EngineConfig(device="cpu", num_threads=wish))
+    assert engine.info.num_threads == threads
+    engine.close()
 
 
 def test_each_backend_can_be_ordered_and_is_told(twin: Path) -> None:
