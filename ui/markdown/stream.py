@@ -34,7 +34,9 @@ MAX_OPEN_BRACKETS = 60
 SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
-_SENTENCE_END = re.compile("[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f]")
+_SENTENCE_END = re.compile(
+    "[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f][\u201d\u2019\u300d\u300f\uff09]*"
+)
 
 
 @lru_cache(maxsize=2)
@@ -269,11 +271,18 @@ class MarkdownStream:
             return len(self._tail) - len(lines[-1])
         if len(self._tail) <= MAX_PARAGRAPH_CHARS:
             return 0
-        end = self._tail.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
-        sentences = list(_SENTENCE_END.finditer(self._tail, SENTENCE_FROM, MAX_PARAGRAPH_CHARS))
-        if not end and sentences:
-            end = sentences[-1].end()
-        return end or self._tail.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1 or MAX_PARAGRAPH_CHARS
+        return (
+            self._tail.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
+            or self._last_sentence_end()
+            or self._tail.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1
+            or MAX_PARAGRAPH_CHARS
+        )
+
+    def _last_sentence_end(self) -> int:
+        end = 0
+        for found in _SENTENCE_END.finditer(self._tail, SENTENCE_FROM, MAX_PARAGRAPH_CHARS):
+            end = found.end()
+        return end
 
     def _cut_table(self, unit: Unit, lines: list[str], num_complete: int) -> bool:
         table = unit.blocks[0]
