@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from app.sqlite_errors import (
 )
 from app.stored_values import text_from
 from inference.regular_file import NotAFileError, check_regular, open_regular
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 2000
 # A whole check reads the whole file; above this size only its outline is checked at start.
@@ -72,6 +75,37 @@ def open_beside(path: Path) -> sqlite3.Connection:
     )
     _set_up(connection)
     return connection
+
+
+def close_database(connection: sqlite3.Connection, path: Path) -> None:
+    """Close a database, and put it back if nothing is in its place any more.
+
+    Where a system lets an open file be removed, it lives on until it is closed, and everything in it is read
+    and written as before: nobody notices before the next start, and then it is gone.
+    """
+    copy = None if path.exists() else _copied(connection, path)
+    connection.close()
+    if copy is None:
+        return
+    for ending in (
+        "-wal",
+        "-shm",
+    ):  # of the file that is gone: they must not be taken for the copy's
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    copy.replace(path)
+    logger.warning("%s was taken away while it was open, and was put back", path.name)
+
+
+def _copied(connection: sqlite3.Connection, path: Path) -> Path | None:
+    copy = path.with_name(f"{path.name}.put-back")
+    try:
+        copy.unlink(missing_ok=True)
+        _copy_to(copy, connection)
+    except (OSError, *SQLITE_ERRORS) as error:
+        reason = type(error).__name__
+        logger.error("%s was taken away and could not be put back: %s", path.name, reason)
+        return None
+    return copy
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
@@ -176,7 +210,10 @@ def _check(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> 
 
 def _keep_backup(connection: sqlite3.Connection, path: Path, version: int) -> None:
     kept = path.with_name(f"{path.stem}.format-{version}{path.suffix}")
-    make_private_file(kept)
-    copy = sqlite3.connect(kept)
-    with contextlib.closing(copy):
+    _copy_to(kept, connection)
+
+
+def _copy_to(path: Path, connection: sqlite3.Connection) -> None:
+    make_private_file(path)
+    with contextlib.closing(sqlite3.connect(path)) as copy:
         connection.backup(copy)

@@ -70,5 +70,7 @@ class DiskSync:
             os.close(log)
         if is_long:
             # PASSIVE waits for nobody and makes nobody wait.
-            with contextlib.closing(sqlite3.connect(self._path)) as connection:
+            # Never made anew: if the file was taken away, it is put back when it is closed.
+            uri = f"{self._path.absolute().as_uri()}?mode=rw"
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

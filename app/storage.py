@@ -20,7 +20,7 @@ from app.conversation import (
     MessageId,
     MessageStatus,
 )
-from app.database import open_database
+from app.database import close_database, open_database
 from app.disk_sync import DiskSync
 from app.draft_writer import DraftWriter
 from app.errors import StorageError
@@ -351,7 +351,7 @@ class ConversationStore:
         """Close the file; the write-ahead log is folded in."""
         self._drafts.close()  # first: it requests the disk
         self._disk.close()
-        self._connection.close()
+        close_database(self._connection, self.path)
 
     def _data_version(self) -> int:
         # Another number after each commit that did not come from this connection.

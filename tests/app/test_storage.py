@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from app.conversation import (
     Message,
     MessageId,
 )
+from app.disk_sync import LOG_BYTES
 from app.errors import DatabaseTooNewError, StorageError
 from app.migrations import STEPS, migrate, stored_version
 from app.sqlite_errors import storage_error
@@ -547,3 +549,56 @@ def test_end_of_a_chat_is_its_last_message_without_its_text(store: ConversationS
     assert store.messages_from(chat.id, chat.path()[-1].id) == chat.path()[-1:]
     store.delete(chat.id)
     assert store.end_of(chat.id) is None
+
+
+# ---------------------------------------------------------------- a file that is taken away
+
+needs_unlinking = pytest.mark.skipif(
+    sys.platform == "win32", reason="an open file cannot be removed there"
+)
+
+
+@needs_unlinking
+@pytest.mark.parametrize("endings", [("",), ("", "-wal", "-shm")])
+def test_file_that_is_taken_away_while_it_is_open_is_there_again_after_closing(
+    tmp_path: Path, endings: tuple[str, ...]
+) -> None:
+    store = make_store(tmp_path)
+    before = add_chat(store, "before", "one")
+    for ending in endings:
+        store.path.with_name(store.path.name + ending).unlink()
+    after = add_chat(store, "after", "two")
+    store.close()
+    again = make_store(tmp_path)
+    assert {chat.id for chat in again.conversations()} == {before.id, after.id}
+    assert again.load(before.id) == before
+    assert again.load(after.id) == after
+    again.close()
+    assert [each.name for each in tmp_path.iterdir()] == [store.path.name]
+    assert store.path.stat().st_mode & 0o077 == 0
+
+
+@needs_unlinking
+def test_file_that_cannot_be_put_back_ends_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    store = make_store(folder)
+    add_chat(store, "chat", "text")
+    shutil.rmtree(folder)
+    store.close()
+    assert "could not be put back" in caplog.text
+    assert not folder.exists()
+
+
+@needs_unlinking
+def test_long_log_makes_no_new_file_where_one_was_taken_away(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    chat = add_chat(store, "chat", "word " * (LOG_BYTES // 4))
+    store.path.unlink()
+    store.rename(chat.id, "another")
+    store.close()
+    again = make_store(tmp_path)
+    assert [each.title for each in again.conversations()] == ["another"]
+    again.close()
