@@ -1,8 +1,8 @@
 """What a draft model reads of a chat before it can guess. Pure Python; engine thread.
 
 A draft model that was not asked for a while lacks part of the chat, or all of it. To read that takes time, which
-is lost if it then guesses badly or the reply ends soon. It reads where what is left of the reply will
-surely save more, and else where the reply can bear the loss: then it is a try.
+is lost if it then guesses badly or the reply ends soon. It reads where the reply is as long as that takes and what
+is left of it will surely save more, and else where the reply can bear the loss: then it is a try.
 """
 
 from inference.request import RequestId
@@ -72,12 +72,19 @@ class DraftReading:
             return left_ms
         if request_id not in self._reading:
             num_steps = left_ms / plain_ms
-            if (
-                is_ordered
-                or gain * self._allowances.tokens_left(sequence) >= WORTH_READING * num_steps
-            ):
+            if is_ordered or self._is_worth_it(sequence, num_steps, gain):
                 self._reading.add(request_id)
             elif self._allowances.steps(sequence) >= num_steps:
                 self._allowances.earn(sequence, -num_steps)
                 self._reading.add(request_id)
         return None
+
+    def _is_worth_it(self, sequence: Sequence, num_steps: float, gain: float) -> bool:
+        """Whether what is left of a reply will surely save more than it takes to read, in steps.
+
+        How long it will be nobody knows: one that ends against all expectation has at most doubled its time
+        if it was as long as reading takes before (as who buys skis once the rent has cost as much).
+        """
+        if sequence.num_replied < num_steps:
+            return False
+        return gain * self._allowances.tokens_left(sequence) >= WORTH_READING * num_steps

@@ -47,19 +47,22 @@ def test_time_of_reading_is_what_is_usual_until_it_is_known():
 
 def test_what_will_save_twice_as_much_is_read_to_its_end():
     allowances, draft = Allowances(), FakeDraft(lag=101)  # ten steps
-    reading, sequence = DraftReading(allowances), reply_of()
-    allowances.end(reply_of(99, request_id=9))
+    reading, sequence = DraftReading(allowances), reply_of(10)
+    allowances.end(reply_of(109, request_id=9))
     assert left_ms(reading, draft, sequence, gain=0.2) is None
     assert not reading.is_reading(sequence)  # it would save 19.8 steps
-    allowances.end(reply_of(101, request_id=9))
-    allowances.end(reply_of(98, request_id=9))
-    sequence = reply_of(0, request_id=2)
+    short = reply_of(9, request_id=3)
+    assert left_ms(reading, draft, short, gain=0.21) is None
+    assert not reading.is_reading(short)  # if it ended now, most of its time would be lost
+    sequence = reply_of(10, request_id=2)
     assert left_ms(reading, draft, sequence, gain=0.21) is None
     assert reading.is_reading(sequence)
     draft.lacks = 60
     assert left_ms(reading, draft, sequence, gain=0.0) is None
     assert reading.is_reading(sequence)  # what is begun is not left
-    assert allowances.steps(sequence) == 0.0  # and is no loss to be borne
+    assert allowances.steps(sequence) == pytest.approx(
+        LOSS_SHARE * 10
+    )  # and is no loss to be borne
     draft.lacks = 1
     assert left_ms(reading, draft, sequence) == 0.0
     assert not reading.is_reading(sequence)

@@ -147,15 +147,16 @@ def test_draft_model_that_knows_the_chat_guesses_and_is_counted_by_position():
 
 def tokens_until_it_reads(speculator: Speculator, draft: FakeDraft, *, most: int) -> int | None:
     """How long a reply is when the draft model begins to read; None if it is still not."""
-    sequence = sequence_of(range(50, 60))
+    sequence, found = sequence_of(range(50, 60)), None
     for num_tokens in range(most):
         speculator.plan([(sequence, 100)])
         if draft.proposed():
-            return num_tokens
+            found = num_tokens
+            break
         assert list(sequence.draft) == []
         sequence.token_ids.append(1000 + num_tokens)
     speculator.end(sequence, keep=False, on_disk=False)
-    return None
+    return found
 
 
 def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
@@ -168,8 +169,10 @@ def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
     # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
     sequence = sequence_of(range(50, 60))
     note_replies(speculator, *[9000] * 8)
-    for number in range(100):
+    for number in range(500):
         speculator.plan([(sequence, 100)])
+        if sequence.draft:
+            break
         sequence.token_ids.append(2000 + number)
     assert sequence.draft
     assert draft.proposed()[:3] == [[(1, 1)], [(1, 1)], [(1, 1)]]
@@ -179,15 +182,20 @@ def test_draft_model_reads_a_short_chat_as_soon_as_it_may_guess_where_replies_ar
     draft = FakeDraft(lag=100)
     speculator = with_draft(draft)
     note_replies(speculator, 300, 400)
-    # A guess takes 0.1 steps to make and little more to verify: what was read before would lag again.
-    assert tokens_until_it_reads(speculator, draft, most=20) in (5, 6)
-    # One that is known to pay may guess on what comes, and reads at once.
+    # As soon as it has taken as long as reading takes: 100 tokens and 11 more, a tenth of a step each.
+    assert tokens_until_it_reads(speculator, draft, most=20) == 10
+    # One that may not guess yet does not read: what it had read would lag again. A guess is a step here.
+    draft = FakeDraft(lag=20, token_ms=10.0)
+    speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
+    seen(speculator, "draft", is_right=True)
+    assert tokens_until_it_reads(speculator, draft, most=45) is None
+    # One that is known to pay may guess on what comes.
     for _ in range(20):
         speculator._draft_speed.record(4, 20.0, 10.0)
     draft = FakeDraft(lag=100)
     speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
     note_replies(speculator, *[300] * 8)
-    assert tokens_until_it_reads(speculator, draft, most=1) == 0
+    assert tokens_until_it_reads(speculator, draft, most=20) == 10
 
 
 def test_what_was_ordered_to_be_guessed_is_no_debt_when_it_may_be_chosen_again():
@@ -205,9 +213,9 @@ def test_draft_model_reads_nothing_for_a_reply_that_will_be_short():
     assert tokens_until_it_reads(speculator, draft, most=8) is None  # nothing is known of it yet
     for _ in range(5):
         assert tokens_until_it_reads(speculator, draft, most=8) is None
-    # Some are long: it may be one of them once it is longer than the short ones.
+    # Some are long: it may be one of them once it is longer than the short ones, and as long as reading takes.
     note_replies(speculator, 2000)
-    assert tokens_until_it_reads(speculator, draft, most=20) == 8
+    assert tokens_until_it_reads(speculator, draft, most=60) == 39
 
 
 @pytest.mark.parametrize("options", [{"guess": "draft"}, {"draft_tokens": 4}])
