@@ -71,7 +71,7 @@ def make_list(qtbot: QtBot, *messages: Message, width: int = 800, height: int = 
 
 
 def settle(qtbot: QtBot, shown: MessageList) -> None:
-    qtbot.waitUntil(lambda: shown.is_settled, timeout=60_000)
+    qtbot.waitUntil(lambda: shown.is_settled, timeout=20_000)
 
 
 def reply_view(shown: MessageList, message_id: int) -> ReplyView:

@@ -12,6 +12,7 @@ from tests.ui.reply_helpers import (
     collected,
     make_list,
     make_message,
+    make_theme,
     own_view,
     reply_view,
     settle,
@@ -19,6 +20,7 @@ from tests.ui.reply_helpers import (
 from ui.controls.buttons import Button
 from ui.controls.menus import Menu
 from ui.replies.message_list import MessageList
+from ui.replies.reply_table import FIRST_ROWS
 
 
 def is_at_end(shown: MessageList) -> bool:
@@ -222,3 +224,22 @@ def test_list_table_of_a_thousand_rows_grows_in_slices(qtbot):
     shown = make_list(qtbot, make_message(2, content=f"| a | b |\n|---|--:|\n{rows}"))
     (table,) = reply_view(shown, 2).leaves()
     assert table.height() == 32 * 1001
+
+
+def test_list_shows_all_rows_of_a_table_at_every_width_and_text_size(qtbot):
+    rows = "| some text | 12.5 |\n" * (FIRST_ROWS + 20)  # parsed within the first frame
+    theme = make_theme()
+    shown = MessageList(theme)
+    qtbot.addWidget(shown)
+    shown.resize(800, 600)
+    shown.show()
+    shown.show_path([make_message(2, content=f"| a | b |\n|---|--:|\n{rows}")], {})
+    settle(qtbot, shown)
+    (table,) = reply_view(shown, 2).leaves()
+    assert table.height() == 32 * (FIRST_ROWS + 21)
+    shown.resize(600, 600)
+    settle(qtbot, shown)
+    assert table.height() == 32 * (FIRST_ROWS + 21)
+    theme.set_text_size(200)
+    settle(qtbot, shown)
+    assert table.height() == 64 * (FIRST_ROWS + 21)

@@ -117,6 +117,37 @@ def test_list_of_two_hundred_messages_shows_the_end_with_the_first_frame(qtbot):
     assert is_at_end(shown)
 
 
+def test_list_is_filled_on_a_computer_where_each_piece_takes_longer_than_a_slice(
+    qtbot, monkeypatch
+):
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)
+    rows = "| some text | 12.5 |\n" * 60
+    table = make_message(30, content=f"| a | b |\n|---|--:|\n{rows}")
+    shown = make_list(qtbot, *long_chat(20), make_message(29, "user", "a " * 3000), table)
+    assert all(shown.view_of(MessageId(n)) is not None for n in (*range(1, 21), 29, 30))
+    assert reply_view(shown, 30).leaves()[0].height() == 32 * 61
+    assert is_at_end(shown)
+
+
+def test_list_where_replies_grew_looks_like_one_that_was_opened_so(qtbot):
+    def places(of: MessageList) -> list[tuple[int, int, int]]:
+        views = [any_view(of, n) for n in (*range(1, 9), 90)]
+        return [(view.y(), view.height(), view.width()) for view in views]
+
+    grown = make_list(qtbot, *long_chat(8))
+    stream(grown, f"{PARAGRAPH} " * 5)
+    settle(qtbot, grown)
+    grown.append_text(MessageId(90), "\n\nand more")
+    grown.update_message(make_message(4, content=f"{PARAGRAPH} " * 9), [])
+    settle(qtbot, grown)
+    chat = [replace(m, content=f"{PARAGRAPH} " * 9) if m.id == 4 else m for m in long_chat(8)]
+    text = f"{PARAGRAPH} " * 5 + "\n\nand more"
+    reply = make_message(90, content=text, status="streaming")
+    opened = make_list(qtbot, *chat, reply)
+    assert places(grown) == places(opened)
+    assert is_at_end(grown)
+
+
 def test_list_new_message_follows_the_last_one(qtbot):
     shown = make_list(qtbot, make_message(1, "user", "question"))
     shown.update_message(make_message(2, "user", "another"), [MessageId(2)])

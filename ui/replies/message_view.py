@@ -65,7 +65,7 @@ class MessageView(QWidget):
 
     @abstractmethod
     def advance(self, deadline: float) -> bool:
-        """Work until `deadline` (perf_counter); True when nothing is left."""
+        """Work until `deadline` (perf_counter), but do a piece even after it; True when nothing is left."""
 
     @abstractmethod
     def layout_to(self, width: int) -> int:

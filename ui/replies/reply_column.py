@@ -7,6 +7,7 @@ its place.
 
 import time
 from abc import abstractmethod
+from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
@@ -15,7 +16,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 from app.conversation import Message, MessageId
 from ui.look.fade_edge import FADE_HEIGHT, FadeEdge
 from ui.look.theme import Theme
-from ui.replies.left_out_mark import LeftOutMarks
+from ui.replies.left_out_mark import LeftOutMark, LeftOutMarks
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import ToEndButton
 from ui.replies.reply_disposal import Disposal
@@ -31,6 +32,17 @@ _REPLY_GAP, _QUESTION_GAP = 14, 20
 _AT_END = 4
 _CHARS_PER_LINE = 85
 _LEAST_COLUMN = 120
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What all places depend on, besides the heights; another one moves everything."""
+
+    messages: tuple[Message, ...]
+    first_seen_id: MessageId | None
+    left: int
+    column: int
+    line_height: int
 
 
 class MessageColumn(QScrollArea):
@@ -59,6 +71,8 @@ class MessageColumn(QScrollArea):
         self._canvas = QWidget()
         self._canvas.setAccessibleName("Messages")
         self._marks = LeftOutMarks(theme, self._canvas)
+        self._above: dict[MessageId, LeftOutMark] = {}  # what stands above a message
+        self._frame = _Frame((), None, 0, 0, 0)
         self.setWidget(self._canvas)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -121,8 +135,9 @@ class MessageColumn(QScrollArea):
 
     def _work(self) -> None:
         """One frame: a slice of work, then one layout."""
-        deadline = time.perf_counter() + SLICE_S
-        for message in self._by_urgency():
+        messages = self._by_urgency(self._busy)
+        deadline = time.perf_counter() + SLICE_S  # a long chat's own upkeep must not use it up
+        for message in messages:
             if self._advance(message, deadline):
                 self._busy.discard(message.id)
             if time.perf_counter() > deadline:
@@ -135,18 +150,19 @@ class MessageColumn(QScrollArea):
         view = self._views.get(message.id) or self._make_view(message)
         return view.advance(deadline)
 
-    def _by_urgency(self) -> list[Message]:
-        """Messages with work left: those on screen, then the others from the end."""
-        waiting = [message for message in reversed(self._messages) if message.id in self._busy]
-        return sorted(waiting, key=lambda message: not self._is_on_screen(message.id))
-
-    def _is_on_screen(self, message_id: MessageId) -> bool:
-        top = self._tops.get(message_id)
-        if top is None:
-            return self._follows_end and message_id == self._messages[-1].id
+    def _by_urgency(self, waiting: set[MessageId]) -> list[Message]:
+        """Of these messages those on screen, then the others from the end."""
         start = self.verticalScrollBar().value()
-        bottom = top + self._heights.get(message_id, 0)
-        return bottom >= start and top <= start + self.viewport().height()
+        end = start + self.viewport().height()
+        placeless = start if self._follows_end else end + 1  # who has no place yet comes at the end
+        seen: list[Message] = []
+        unseen: list[Message] = []
+        for message in reversed(self._messages):
+            if message.id in waiting:
+                top = self._tops.get(message.id, placeless)
+                is_seen = top <= end and top + self._heights.get(message.id, 0) >= start
+                (seen if is_seen else unseen).append(message)
+        return seen + unseen
 
     # ------------------------------------------------------------ layout
 
@@ -154,35 +170,69 @@ class MessageColumn(QScrollArea):
         """Give every view its place; what is on screen stays where it is."""
         self._is_placing = True
         anchor, offset = self._anchor()
-        self._lay_out_stale(deadline)
-        y = _TOP
+        changed = self._lay_out_stale(deadline)
         left = (self.width() - self._column) // 2 - BLEED
-        marks = self._marks.above(self._messages)
-        for index, message in enumerate(self._messages):
+        frame = _Frame(
+            tuple(self._messages),
+            self._marks.first_seen_id,
+            left,
+            self._column,
+            self._theme.line_height("body"),
+        )
+        first = self._first_of(changed)
+        if frame != self._frame:
+            self._frame, first = frame, 0
+            self._above = self._marks.above(self._messages)
+        self._place_from(first)
+        self._canvas.resize(self.viewport().width(), self._bottom_of(len(self._messages)) + _BOTTOM)
+        self._restore(anchor, offset)
+        self._is_placing = False
+        self._show_edges()
+
+    def _first_of(self, changed: set[MessageId]) -> int:
+        """The first of these; all above it stays, and a reply mostly grows at the end of a chat."""
+        places = range(len(self._messages))
+        return next((i for i in places if self._messages[i].id in changed), len(places))
+
+    def _place_from(self, first: int) -> None:
+        left, width = self._frame.left, self._column + 2 * BLEED
+        y = self._bottom_of(first)
+        for index, message in enumerate(self._messages[first:], first):
             if index:
                 y += _REPLY_GAP if message.role == "assistant" else _QUESTION_GAP
-            mark = marks.get(message.id)
+            mark = self._above.get(message.id)
             if mark is not None:
                 mark.setGeometry(left + BLEED, y, self._column, mark.wanted_height())
                 mark.show()
                 y += mark.height() + _QUESTION_GAP
             self._tops[message.id] = y
-            height = self._heights.get(message.id) or self._estimate(message)
+            height = self._height_of(message)
             view = self._views.get(message.id)
             if view is not None:
-                view.setGeometry(left, y, self._column + 2 * BLEED, height)
+                view.setGeometry(left, y, width, height)
                 if view.isHidden() and message.id in self._heights:
                     view.show()
             y += height
-        self._canvas.resize(self.viewport().width(), y + _BOTTOM)
-        self._restore(anchor, offset)
-        self._is_placing = False
-        self._show_edges()
 
-    def _lay_out_stale(self, deadline: float) -> None:
-        order = [m.id for m in reversed(self._messages) if m.id in self._stale]
-        order.sort(key=lambda message_id: not self._is_on_screen(message_id))
-        for message_id in order:
+    def _bottom_of(self, index: int) -> int:
+        """Where the message before this one ends."""
+        if index == 0:
+            return _TOP
+        message = self._messages[index - 1]
+        return self._tops[message.id] + self._height_of(message)
+
+    def _height_of(self, message: Message) -> int:
+        """Without a view an estimate, so that the scroll bar is about right."""
+        height = self._heights.get(message.id)
+        if height:
+            return height
+        lines = len(message.content) // _CHARS_PER_LINE + 1
+        return lines * self._frame.line_height + 40
+
+    def _lay_out_stale(self, deadline: float) -> set[MessageId]:
+        """Those that were laid out."""
+        done: set[MessageId] = set()
+        for message_id in [message.id for message in self._by_urgency(self._stale)]:
             self._stale.discard(message_id)
             view = self._views.get(message_id)
             if view is None:
@@ -191,13 +241,10 @@ class MessageColumn(QScrollArea):
                 self._unstyled.discard(message_id)
                 view.restyle()
             self._heights[message_id] = view.layout_to(self._column)
+            done.add(message_id)
             if time.perf_counter() > deadline:
                 break
-
-    def _estimate(self, message: Message) -> int:
-        """A height for a message without a view, so that the scroll bar is about right."""
-        lines = len(message.content) // _CHARS_PER_LINE + 1
-        return lines * self._theme.line_height("body") + 40
+        return done
 
     def _anchor(self) -> tuple[MessageId | None, int]:
         """The topmost message on screen and where it stands."""

@@ -41,11 +41,13 @@ class BlockFlow(QWidget):
         link_activated: As of its leaves.
         height_changed: `layout_to` would give another height now.
         leaf_removed: A leaf is gone, and with it any selection in it.
+        work_added: `advance` has something to do since the last `layout_to`.
     """
 
     link_activated = Signal(str)
     height_changed = Signal()
     leaf_removed = Signal()
+    work_added = Signal()
 
     def __init__(
         self, theme: Theme, parent: QWidget, *, gap: int | None = None, look: TextLook = PLAIN_LOOK
@@ -88,7 +90,6 @@ class BlockFlow(QWidget):
         self._first_dirty = min(self._first_dirty, index)
         if index < len(self.leaves) and self.leaves[index].set_block(block):
             self._blocks[index] = block
-            self._note_unfinished(self.leaves[index])
             return
         if index < len(self.leaves):
             self._remove_leaf(index)
@@ -100,11 +101,11 @@ class BlockFlow(QWidget):
         self._blocks.insert(index, block)
         self._tops.insert(index, 0)
         leaf.show()
-        self._note_unfinished(leaf)
 
     def _note_unfinished(self, leaf: Leaf) -> None:
-        if isinstance(leaf, TableBlock) and leaf not in self._unfinished:
+        if not leaf.is_finished and leaf not in self._unfinished:
             self._unfinished.append(leaf)
+            self.work_added.emit()
 
     def _made_leaf(self, block: Block) -> Leaf:
         match block:
@@ -140,7 +141,6 @@ class BlockFlow(QWidget):
         """Colours or sizes are new."""
         for leaf in self.leaves:
             leaf.restyle()
-            self._note_unfinished(leaf)
         self._first_dirty = 0
         self._width = 0
         self.update()
@@ -190,6 +190,7 @@ class BlockFlow(QWidget):
                     before if is_same_line and isinstance(before, TextBlock) else None
                 )
         height = leaf.layout_to(width)
+        self._note_unfinished(leaf)
         if isinstance(leaf, TextBlock):
             top -= leaf.shared_height
         self._tops[index] = top

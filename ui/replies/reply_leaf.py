@@ -49,7 +49,12 @@ class Leaf(QWidget):
         """Colours or sizes are new; `layout_to` follows."""
 
     def advance(self, deadline: float) -> bool:
-        """Do put-off work until `deadline` (perf_counter); True when nothing is left."""
+        """Do put-off work until `deadline` (perf_counter), a piece at least; True when nothing is left."""
+        return True
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `advance` would have nothing to do after the last `layout_to`."""
         return True
 
     @property

@@ -111,15 +111,21 @@ class TableBlock(Leaf):
 
     def advance(self, deadline: float) -> bool:
         """Lay out more rows."""
-        num_wanted = len(self._block.rows) + 1
-        if not self._width or self._num_set >= num_wanted:
+        if self.is_finished or not self._columns:  # columns come with the next `layout_to`
             return True
-        while self._num_set < num_wanted and time.perf_counter() < deadline:
+        while not self.is_finished:
             if self._num_set == len(self._rows):
                 self._make_row()
             self._set_row()
+            if time.perf_counter() > deadline:
+                break
         self.height_changed.emit()
-        return self._num_set >= num_wanted
+        return self.is_finished
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every row has its place."""
+        return self._num_set > len(self._block.rows)
 
     def _make_row(self) -> None:
         index = len(self._rows)

@@ -60,6 +60,7 @@ class ReplyView(MessageView):
         self._flow.link_activated.connect(self.link_activated)
         self._flow.height_changed.connect(self._content_grew)
         self._flow.leaf_removed.connect(self.selection_lost)
+        self._flow.work_added.connect(self.work_added)
         self._thoughts: Thoughts | None = None
         self._caret = Caret(theme, self)
         self._footer = ReplyFooter(theme, self)
@@ -228,9 +229,11 @@ class ReplyView(MessageView):
     def advance(self, deadline: float) -> bool:
         """Parse what waits, make leaves, lay out put-off rows."""
         did_parse = bool(self._waiting)
-        while self._waiting and time.perf_counter() < deadline:
+        while self._waiting:
             piece = self._waiting.pop(0)
             self._feed(*self._splitter.push(piece))
+            if time.perf_counter() > deadline:
+                break
         if not self._waiting and not self.is_streaming and not self._is_finished:
             self._feed(*self._splitter.finish())
             self._stream.finish()
