@@ -4,7 +4,13 @@ import pytest
 
 from tests.ui.test_markdown_stream import para, parse, parse_in_pieces, texts
 from ui.markdown.blocks import Code, Frame, Paragraph, Run, Table
-from ui.markdown.stream import FINAL_ROWS, MAX_CONTAINER_CHARS, MAX_PARAGRAPH_CHARS, MarkdownStream
+from ui.markdown.stream import (
+    FINAL_ROWS,
+    MAX_CONTAINER_CHARS,
+    MAX_PARAGRAPH_CHARS,
+    MAX_PARAGRAPH_LINES,
+    MarkdownStream,
+)
 
 
 def parsed_chars_per_char(text: str, step: int) -> float:
@@ -78,6 +84,33 @@ def test_stream_paragraph_without_end_is_cut_behind_a_sentence_where_one_ends(en
     assert MAX_PARAGRAPH_CHARS - 100 < len(first) <= MAX_PARAGRAPH_CHARS
     assert first.endswith(end.strip())
     assert texts(blocks)[1].startswith("One more word")
+
+
+@pytest.mark.parametrize("end", [" word", ". Yes", "\nlonger" * 2 + " line" * 9])
+@pytest.mark.parametrize("num_chars", [MAX_PARAGRAPH_CHARS + extra for extra in (-7, -1, 0, 1, 9)])
+def test_stream_long_paragraph_is_cut_alike_however_it_comes(end, num_chars):
+    text = "before\n\n" + (end * num_chars)[1 : num_chars + 1] + "\n\nnext\n\n- and\n"
+    whole = parse(text)
+    assert parse_in_pieces(text, list(range(num_chars - 40, len(text)))) == whole
+    assert parse_in_pieces(text, list(range(0, len(text), 300))) == whole
+    again = parse(f"{text}\n[it]: http://e.org\n")  # a second pass has all at once
+    assert again == whole
+    assert len(whole) == 4 + (num_chars > MAX_PARAGRAPH_CHARS)
+
+
+def test_stream_paragraph_of_many_lines_is_cut_alike_however_it_comes():
+    for num_lines in (MAX_PARAGRAPH_LINES, MAX_PARAGRAPH_LINES + 1, MAX_PARAGRAPH_LINES + 2):
+        text = "ab\n" * num_lines + "\nnext\n\n" + "more\n" * 9
+        whole = parse(text)
+        assert parse_in_pieces(text, list(range(len(text)))) == whole
+        assert len(whole) == 3 + (num_lines > MAX_PARAGRAPH_LINES + 1)
+
+
+@pytest.mark.parametrize("num_items", [4, 6])
+def test_stream_long_item_is_cut_alike_however_it_comes(num_items):
+    line = "  - " + "word " * 3200 + "\n"
+    text = "- head\n" + line * num_items + "\nnext\n"
+    assert parse_in_pieces(text, list(range(0, len(text), 900))) == parse(text)
 
 
 def test_stream_paragraph_without_spaces_is_cut_anywhere():

@@ -101,10 +101,19 @@ def test_flow_block_of_another_kind_takes_the_place(qtbot):
 def test_flow_stops_when_time_is_up_and_goes_on(qtbot):
     flow = make_flow(qtbot, "")
     blocks = parse("a\n\nb\n\nc")
-    assert not flow.show_blocks(blocks, num_same=0, deadline=0.0)
+    assert flow.show_blocks(blocks, num_same=0, deadline=0.0) == 1
     assert len(flow.leaves) == 1
-    assert flow.show_blocks(blocks, num_same=1, deadline=NO_DEADLINE)
+    assert flow.show_blocks(blocks, num_same=1, deadline=NO_DEADLINE) == 3
     assert len(flow.leaves) == 3
+
+
+def test_flow_tells_how_many_new_blocks_it_shows_and_not_how_many_old_ones(qtbot):
+    flow = make_flow(qtbot, "a\n\nb\n\nc")
+    blocks = parse("a\n\nB\n\nC\n\nD")
+    assert flow.show_blocks(blocks, num_same=0, deadline=0.0) == 2
+    assert flow.show_blocks(blocks, num_same=2, deadline=0.0) == 3
+    assert flow.show_blocks(blocks, num_same=3, deadline=0.0) == 4
+    assert [leaf.plain_text() for leaf in flow.leaves] == ["a", "B", "C", "D"]
 
 
 def test_flow_long_table_is_finished_by_advance(qtbot):

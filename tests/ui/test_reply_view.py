@@ -121,6 +121,20 @@ def test_reply_is_the_same_streamed_and_at_once(qtbot):
     assert view.height() == reply_view(shown, 3).height()
 
 
+@pytest.mark.parametrize("slice_s", [0.002, -1.0])
+def test_reply_link_that_is_defined_at_the_end_is_one_above_too(qtbot, monkeypatch, slice_s):
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", slice_s)
+    shown, view = begin(qtbot)
+    text = "see [it]\n\nmore\n\nand [it]\n\nend\n\n[it]: http://e.org\n"
+    for char in text:
+        shown.append_text(MessageId(2), char)
+    settle(qtbot, shown)
+    assert view.plain_text().startswith("see [it]\n\nmore")  # nobody knows yet
+    shown.update_message(make_message(2, content=text), [MessageId(2)])
+    settle(qtbot, shown)
+    assert view.plain_text() == "see it\n\nmore\n\nand it\n\nend"
+
+
 def test_reply_content_that_differs_is_shown_anew(qtbot):
     shown, view = begin(qtbot, "something else")
     shown.update_message(make_message(2, content="the reply"), [MessageId(2)])

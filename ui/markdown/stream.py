@@ -57,6 +57,14 @@ class _LongTable:
     rows: list[tuple[tuple[Run, ...], ...]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _LongUnit:
+    """A unit that is too long, and where the tail is to be cut."""
+
+    index: int
+    end: int
+
+
 class MarkdownStream:
     """The blocks of a text that grows.
 
@@ -197,15 +205,21 @@ class MarkdownStream:
         num_complete = len(lines) if is_end else self._tail.count("\n") + head.count("\n")
         units, references = self._parse(text, lines, num_head_lines=head.count("\n"))
         self._merge_table(units)
+        long = None if is_end else self._first_long(units, lines, head)
+        if long is not None and long.index == 0:
+            self._cut_at(long.end)
+            return True
         starts = [i for i, unit in enumerate(units) if unit.line < num_complete]
         num_done = len(units) if is_end else (starts[-1] if starts else 0)
+        if long is not None:
+            num_done = long.index  # then it is the first one
         if is_end or num_done:
             end = num_complete if is_end else units[num_done].line
             self._finish_units(units[:num_done], lines, end, references)
             if num_done < len(units):
                 self._ordinal = units[num_done].ordinal
             return not is_end
-        if self._cut(units, lines, num_complete):
+        if self._cut_table(units, lines, num_complete):
             return True
         self._open = [block for unit in units for block in unit.blocks]
         self._open[-1:] = [with_marks_closed(block) for block in self._open[-1:]]
@@ -245,50 +259,40 @@ class MarkdownStream:
 
     # ------------------------------------------------------------ long open units
 
-    def _cut(self, units: list[Unit], lines: list[str], num_complete: int) -> bool:
-        """Bound the work on an open unit; whether something became final."""
-        if not units:
-            return False
-        if units[0].kind == "table_open":
-            return self._cut_table(units[0], lines, num_complete)
-        end = 0
-        if units[0].kind == "paragraph_open":
-            end = self._paragraph_end()
-        elif len(self._tail) > MAX_CONTAINER_CHARS:
-            end = self._tail.rfind("\n", 0, MAX_CONTAINER_CHARS) + 1
-        if end == 0:
-            return False
+    def _first_long(self, units: list[Unit], lines: list[str], head: str) -> "_LongUnit | None":
+        """The first unit that is too long, which bounds the work on one that stays open.
+
+        Only its own text counts, not how much of what follows is known: or the blocks would depend on
+        the pieces in which the text came.
+        """
+        line, start = head.count("\n"), 0  # of the tail
+        for index, unit in enumerate(units):
+            if unit.kind == "table_open":
+                continue
+            start += sum(map(len, lines[line : unit.line])) + unit.line - line
+            line = unit.line
+            is_last = index == len(units) - 1
+            text = self._tail[start:] if is_last else "\n".join(lines[line : units[index + 1].line])
+            end = _long_end(unit.kind, text.rstrip("\n"))
+            if end:
+                return _LongUnit(index, start + end)
+        return None
+
+    def _cut_at(self, end: int) -> None:
         rest = self._tail[end:]
         self._tail = self._tail[:end]
         self._step_units(is_end=True)
         self._tail = rest
-        return True
 
-    def _paragraph_end(self) -> int:
-        """Where to cut a paragraph that is too long: at a line, a sentence, a word, or anywhere; 0 if not."""
-        if self._tail.count("\n", 0, MAX_PARAGRAPH_CHARS) > MAX_PARAGRAPH_LINES:
-            lines = self._tail.split("\n", MAX_PARAGRAPH_LINES)
-            return len(self._tail) - len(lines[-1])
-        if len(self._tail) <= MAX_PARAGRAPH_CHARS:
-            return 0
-        return (
-            self._tail.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
-            or self._last_sentence_end()
-            or self._tail.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1
-            or MAX_PARAGRAPH_CHARS
-        )
-
-    def _last_sentence_end(self) -> int:
-        end = 0
-        for found in _SENTENCE_END.finditer(self._tail, SENTENCE_FROM, MAX_PARAGRAPH_CHARS):
-            end = found.end()
-        return end
-
-    def _cut_table(self, unit: Unit, lines: list[str], num_complete: int) -> bool:
-        table = unit.blocks[0]
+    def _cut_table(self, units: list[Unit], lines: list[str], num_complete: int) -> bool:
+        if not units:
+            return False
+        unit = units[0]
+        if not unit.blocks or not isinstance(table := unit.blocks[0], Table):
+            return False
         num_known = len(self._table.rows) if self._table else 0
         first_row = unit.line + 2
-        if not isinstance(table, Table) or num_complete - first_row < FINAL_ROWS:
+        if num_complete - first_row < FINAL_ROWS:
             return False
         head = "".join(f"{line}\n" for line in lines[unit.line : first_row])
         num_head_lines = self._table.head.count("\n") if self._table else 0
@@ -307,3 +311,32 @@ def _with_known(blocks: list[Block], known: list[Block]) -> list[Block]:
     pairs = zip(blocks, known, strict=False)
     same = [old if old == new else new for new, old in pairs]
     return same + blocks[len(same) :]
+
+
+def _long_end(kind: str, text: str) -> int:
+    """Where to cut a unit; 0 if it is not too long."""
+    if kind == "paragraph_open":
+        return _paragraph_end(text)
+    return text.rfind("\n", 0, MAX_CONTAINER_CHARS) + 1 if len(text) > MAX_CONTAINER_CHARS else 0
+
+
+def _paragraph_end(text: str) -> int:
+    """Where to cut a paragraph that is too long: at a line, a sentence, a word, or anywhere; 0 if not."""
+    if text.count("\n", 0, MAX_PARAGRAPH_CHARS) > MAX_PARAGRAPH_LINES:
+        lines = text.split("\n", MAX_PARAGRAPH_LINES)
+        return len(text) - len(lines[-1])
+    if len(text) <= MAX_PARAGRAPH_CHARS:
+        return 0
+    return (
+        text.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
+        or _last_sentence_end(text)
+        or text.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1
+        or MAX_PARAGRAPH_CHARS
+    )
+
+
+def _last_sentence_end(text: str) -> int:
+    ends = [
+        found.end() for found in _SENTENCE_END.finditer(text, SENTENCE_FROM, MAX_PARAGRAPH_CHARS)
+    ]
+    return ends[-1] if ends else 0

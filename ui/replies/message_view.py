@@ -152,10 +152,10 @@ class OwnMessageView(MessageView):
     def advance(self, deadline: float) -> bool:
         """Make the pieces of a long text."""
         if not self._is_complete:
-            self._is_complete = self._flow.show_blocks(
+            self._num_shown = self._flow.show_blocks(
                 self._blocks, num_same=self._num_shown, deadline=deadline
             )
-            self._num_shown = len(self._flow.leaves)
+            self._is_complete = self._num_shown == len(self._blocks)
             self.height_changed.emit()
         return self._is_complete
 

@@ -65,7 +65,7 @@ class BlockFlow(QWidget):
 
     # ------------------------------------------------------------ content
 
-    def show_blocks(self, blocks: Sequence[Block], *, num_same: int, deadline: float) -> bool:
+    def show_blocks(self, blocks: Sequence[Block], *, num_same: int, deadline: float) -> int:
         """Make the leaves show `blocks`.
 
         Args:
@@ -74,17 +74,17 @@ class BlockFlow(QWidget):
             deadline: Stop soon after this time (perf_counter) if more than one leaf is left.
 
         Returns:
-            Whether all blocks are shown; if not, call again.
+            How many of `blocks`, from the first on, are shown; while it is not all of them, call again.
         """
         for index in range(min(num_same, len(self._blocks)), len(blocks)):
             if index < len(self._blocks) and blocks[index] == self._blocks[index]:
                 continue
             self._show_block(index, blocks[index])
             if time.perf_counter() > deadline and index < len(blocks) - 1:
-                return False
+                return index + 1
         while len(self.leaves) > len(blocks):
             self._remove_leaf(len(self.leaves) - 1)
-        return True
+        return len(blocks)
 
     def _show_block(self, index: int, block: Block) -> None:
         self._first_dirty = min(self._first_dirty, index)

@@ -238,12 +238,13 @@ class ReplyView(MessageView):
             self._feed(*self._splitter.finish())
             self._stream.finish()
             self._is_finished = did_parse = True
+            self._num_final_shown = 0  # a link may be defined behind blocks that were final before
         if did_parse or not self._is_shown:
             self._prefill.setVisible(self._prefill.isVisible() and not self._num_received)
-            num_same = min(self._num_final_shown, len(self._flow.leaves))
-            blocks = self._stream.blocks
-            self._is_shown = self._flow.show_blocks(blocks, num_same=num_same, deadline=deadline)
-            self._num_final_shown = min(self._stream.num_final, len(self._flow.leaves))
+            blocks, num_same = self._stream.blocks, self._num_final_shown
+            num_shown = self._flow.show_blocks(blocks, num_same=num_same, deadline=deadline)
+            self._is_shown = num_shown == len(blocks)
+            self._num_final_shown = min(self._stream.num_final, num_shown)
             self._content_grew()
         are_leaves_done = self._flow.advance(deadline)
         return not self._waiting and self._is_shown and are_leaves_done
