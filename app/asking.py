@@ -101,6 +101,7 @@ def answer(
         use_set_draft(engine, options, model, settings)
         _tell_missing_kernels(engine.info, options.backend)
         _tell_kept_weights(engine.info, options.weights)
+        _tell_converted(engine.info)
         _tell_fewer_threads(engine.info.num_threads, options.threads)
         reply = chat.begin(
             question,
@@ -139,6 +140,12 @@ def _tell_kept_weights(info: ModelInfo, weights: str) -> None:
             f"--weights {weights} changes nothing: it rounds weights that are floats, and those of"
             f" {info.name} are {info.quantization} already"
         )
+
+
+def _tell_converted(info: ModelInfo) -> None:
+    """Say what a file of a rare type costs: it takes longer to load, and more memory."""
+    if info.converted:
+        complain(f"there are no kernels for all weights of {info.name}: {info.converted}")
 
 
 def _tell_fewer_threads(used: int, wanted: int | None) -> None:

@@ -231,6 +231,7 @@ def _describe(loaded: LoadedModel, path: Path, *, context_tokens: int) -> ModelI
         device="",
         load_ms=0.0,
         fingerprint=hashlib.blake2b(loaded.fingerprint, digest_size=16).hexdigest(),
+        converted=loaded.converted,
     )
 
 

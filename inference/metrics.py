@@ -193,6 +193,8 @@ class ModelInfo:
         kernels: What computes: the instruction set of our kernels ("avx2", ...), "torch", or
             `COMPATIBILITY_KERNELS` where ours could be used but are not installed.
         num_threads: CPU threads of a step.
+        converted: Which of the file's weight types were converted at load, because there are no kernels
+            for them, for people: "IQ4_XS weights kept as Q6_K"; empty if none were.
     """
 
     name: str
@@ -213,6 +215,7 @@ class ModelInfo:
     compute_path: str = ""
     kernels: str = ""
     num_threads: int = 0
+    converted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class LoadedModel:
         fingerprint: Names weights and compute type; the same in every process.
         placement: How weights are kept and where, for people; empty if all are as the path has them,
             on the device.
+        converted: Which of the file's types became others because nothing computes with them, for
+            people; empty if none did.
     """
 
     model: "nn.Module | LanguageModel"
@@ -69,6 +71,7 @@ class LoadedModel:
     model_context_tokens: int
     fingerprint: bytes
     placement: str = ""
+    converted: str = ""
 
     @property
     def module(self) -> nn.Module:
@@ -188,6 +191,7 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
             model_context_tokens=int(str(plan.config["max_position_embeddings"])),
             fingerprint=source.fingerprint + made.arithmetic.encode(),
             placement=made.placement,
+            converted=made.converted,
         )
 
 
@@ -234,6 +238,7 @@ def _load_folder(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Load
         model_context_tokens=context_tokens,
         fingerprint=source.fingerprint + made.arithmetic.encode(),
         placement=made.placement,
+        converted=made.converted,
     )
 
 

@@ -94,6 +94,8 @@ class MadeModel:
         arithmetic: Names what keys and values depend on beside weights and text.
         rounded_to: Type that floats were rounded to at load; empty if they were not.
         placement: How weights are kept and where, for people; empty if all are as the path has them.
+        converted: Which of the file's types became others because nothing computes with them, for
+            people; empty if none did.
     """
 
     model: nn.Module | LanguageModel
@@ -103,6 +105,7 @@ class MadeModel:
     arithmetic: str
     rounded_to: str = ""
     placement: str = ""
+    converted: str = ""
 
 
 def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeModel:
@@ -210,6 +213,7 @@ def _make_native(
         arithmetic=" ".join(filter(None, (f"native{loaded.rounded_to}", loaded.words))),
         rounded_to=loaded.rounded_to,
         placement=loaded.words,
+        converted=loaded.words,
     )
 
 
@@ -235,6 +239,7 @@ def _make_decoder(plan: WeightPlan, wish: Wish, reporter: LoadReporter) -> MadeM
         arithmetic=plan.arithmetic,
         rounded_to=plan.rounded_to,
         placement=", ".join(part for part in (plan.words, where) if part),
+        converted=plan.changed,
     )
 
 

@@ -76,6 +76,7 @@ class FakeScript:
         check_errors: What a look at the files of single models says, by their path.
         kernels: What computes.
         quantization: How weights are kept.
+        converted: Which types of weights were converted at load.
         request_error: Raised by add_request.
         error_after_tokens: After so many tokens a reply ends with `reply_error`.
         crash_after_tokens: After so many tokens `step` raises RuntimeError.
@@ -113,6 +114,7 @@ class FakeScript:
     has_chat_template: bool = True
     kernels: str = "avx2"
     quantization: str = "Q4_1"
+    converted: str = ""
     sleep: Callable[[float], None] = time.sleep
     before_step: Callable[[], None] | None = None
     before_stage: Callable[[str], None] | None = None
@@ -194,6 +196,7 @@ class FakeEngine:
             context_tokens=script.context_tokens,
             kernels=script.kernels,
             quantization=script.quantization,
+            converted=script.converted,
         )
 
     @property

@@ -736,6 +736,15 @@ def test_weights_that_are_no_floats_are_said_to_stay_as_they_are(
     assert capsys.readouterr().err == (told if is_told else "")
 
 
+def test_weights_that_were_converted_are_told(
+    asker: Asker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker.script.converted = "IQ4_XS weights kept as Q6_K"
+    assert asker.ask("Hello") == 0
+    told = "there are no kernels for all weights of Fake 1B: IQ4_XS weights kept as Q6_K"
+    assert capsys.readouterr().err == f"quire: {told}\n"
+
+
 # `ask` where an import waits for long, and catches what is raised in it as libraries do.
 WAITING_IMPORT = """
 import sys, time

@@ -109,6 +109,7 @@ def test_card_packs_the_type_and_says_what_became_of_it(
         bits = 4 if card in ("Q4_0", "Q4_1", "Q4_K") else 8
         assert plan.bits == [bits]
         assert plan.words == f"weights in {bits} bits, {stored} weights kept as {card}"
+        assert plan.changed == f"{stored} weights kept as {card}"
         expected = logits_of(load_model(floats, backend="torch").model, TOKENS)
         assert distance(logits_of(decoder_of(plan), TOKENS, chunk_tokens=7), expected) < bound
 
@@ -133,9 +134,10 @@ def test_rows_that_are_no_whole_blocks_of_the_better_type_become_another(
 def test_engine_tells_people(tmp_path: Path) -> None:
     path, _ = write_pair(tmp_path, "IQ4_XS")
     engine = Engine.load(path, EngineConfig(device="cpu"))
-    backend = engine.info.backend
+    info = engine.info
     engine.close()
-    assert backend.endswith("IQ4_XS weights kept as Q6_K")
+    assert info.backend.endswith("IQ4_XS weights kept as Q6_K")
+    assert info.converted == "IQ4_XS weights kept as Q6_K"
 
 
 @needs_kernels
