@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 
 from app.asked_chat import AskedChat
+from app.asked_reading import ReadingLine
 from app.asked_room import with_room
 from app.breaking_off import Interrupts
 from app.chat_prompt import ChatPrompt
@@ -63,6 +64,7 @@ class AskedReply:
         self._prompt = prompt
         self._is_streaming = is_streaming
         self._unread: Shortened | None = None
+        self._reading = ReadingLine()
         self._is_ended = False
         self._unstored: Message | None = None  # what the store refused last
         self._unstored_parts: Mapping[MessageId, PromptPart] = {}
@@ -103,6 +105,8 @@ class AskedReply:
             except BrokenPipeError:
                 if not interrupts.exit_code:
                     raise  # else the terminal was closed: the signal says it, and the output fails too
+            finally:
+                self._reading.clear()
             return interrupts.exit_code
 
     def _step(self, request_id: RequestId) -> None:
@@ -142,6 +146,10 @@ class AskedReply:
     def _take(self, output: StepOutput) -> None:
         now = time.time()
         self._read(output)
+        if output.text or output.metrics.completion_tokens:
+            self._reading.clear()
+        else:
+            self._reading.show(output.prefilled_tokens, output.metrics.prompt_tokens)
         self._live.grow(
             ReplyProgressed(
                 REPLY_ID,

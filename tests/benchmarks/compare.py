@@ -104,14 +104,14 @@ def make_prompt(seed: int, num_tokens: int) -> list[int]:
 def measure(
     contenders: list[Contender], tasks: list[Task], *, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Rates by task and contender, one per round; who begins changes from round to round."""
+    """Rates by task and contender, one per round; who begins, and who follows whom, changes by rounds."""
     rates: dict[str, dict[str, list[float]]] = {
         task.name: {contender.name: [] for contender in contenders} for task in tasks
     }
     seeds = iter(range(1, 1 + MAX_PROMPTS * len(tasks) * (rounds + 1)))
     for number in range(rounds + 1):  # the first round warms up and does not count
         turn = number % len(contenders)
-        order = contenders[turn:] + contenders[:turn]
+        order = (contenders[turn:] + contenders[:turn])[:: -1 if number % 2 else 1]
         for task in tasks:
             for seed in seeds:
                 prompt = make_prompt(seed, task.prompt_tokens)

@@ -8,7 +8,7 @@ of the rounds' ratios.
     verify 2, 4, 8  so many rows of one chat in a step, against one
     batch 2, 4, 8   one row of each of so many chats in a step, against one chat
     busy core       decode while another process keeps one core busy, against decode without it: the share
-                    of the speed that is left, and the slowest step against the median
+                    of the speed that is left, and the slowest step against the medians of both
 """
 
 import argparse
@@ -150,6 +150,7 @@ def measure_busy(bench: Bench) -> dict[str, float]:
     return {
         "share of the speed": sum(quiet) / sum(beside),
         "slowest step / median": max(beside) / statistics.median(beside),
+        "slowest step / quiet median": max(beside) / statistics.median(quiet),
     }
 
 

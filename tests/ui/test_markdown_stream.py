@@ -167,6 +167,19 @@ def test_stream_link_defined_at_the_end_is_found():
     assert stream.num_final == 2
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_stream_that_was_cut_shows_no_open_marks(is_cut):
+    stream = MarkdownStream()
+    stream.feed("**a**\n\nb **bold te")
+    stream.finish(is_cut=is_cut)
+    bold = [Run("b "), Run("bold te", bold=True)]
+    end = Paragraph(tuple(bold)) if is_cut else para("b **bold te")
+    assert stream.blocks == [Paragraph((Run("a", bold=True),)), end]
+    nothing = MarkdownStream()
+    nothing.finish(is_cut=is_cut)
+    assert nothing.blocks == []
+
+
 def test_stream_without_text_has_no_blocks():
     stream = MarkdownStream()
     stream.feed("")

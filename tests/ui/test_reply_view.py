@@ -135,6 +135,22 @@ def test_reply_link_that_is_defined_at_the_end_is_one_above_too(qtbot, monkeypat
     assert view.plain_text() == "see it\n\nmore\n\nand it\n\nend"
 
 
+@pytest.mark.parametrize(
+    ("status", "shown_text"),
+    [
+        ("complete", "so **much"),
+        ("stopped", "so much"),
+        ("length", "so much"),
+        ("error", "so much"),
+    ],
+)
+def test_reply_that_was_cut_in_bold_text_shows_no_marks(qtbot, status, shown_text):
+    shown, view = begin(qtbot, "so **much")
+    shown.update_message(make_message(2, content="so **much", status=status), [MessageId(2)])
+    settle(qtbot, shown)
+    assert view.plain_text() == shown_text
+
+
 def test_reply_content_that_differs_is_shown_anew(qtbot):
     shown, view = begin(qtbot, "something else")
     shown.update_message(make_message(2, content="the reply"), [MessageId(2)])

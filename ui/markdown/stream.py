@@ -104,13 +104,19 @@ class MarkdownStream:
             self._append(text[start : start + SLICE_CHARS])
             self._advance(is_end=False)
 
-    def finish(self) -> None:
-        """The text is complete: everything becomes final."""
+    def finish(self, *, is_cut: bool = False) -> None:
+        """No more text comes: everything becomes final.
+
+        Args:
+            is_cut: More was to come, so what is open at the end is no mistake of the writer.
+        """
         self._append("\n" if self._held else "")
         self._held = ""
         self._advance(is_end=True)
         if self._references and not self._is_second_pass:
             self._parse_again()
+        if is_cut:
+            self._final[-1:] = [with_marks_closed(block) for block in self._final[-1:]]
         self._source = []
 
     def _append(self, text: str) -> None:

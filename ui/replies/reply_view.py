@@ -236,7 +236,7 @@ class ReplyView(MessageView):
                 break
         if not self._waiting and not self.is_streaming and not self._is_finished:
             self._feed(*self._splitter.finish())
-            self._stream.finish()
+            self._stream.finish(is_cut=self.message.status != "complete")
             self._is_finished = did_parse = True
             self._num_final_shown = 0  # a link may be defined behind blocks that were final before
         if did_parse or not self._is_shown:
