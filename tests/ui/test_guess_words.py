@@ -26,7 +26,10 @@ WORDS = "Guessed ahead: 142 tokens, 71% accepted, 1.6× as fast"
     [
         (142, 101, 20.0, WORDS),
         (1420, 1420, 12.5, "Guessed ahead: 1,420 tokens, 100% accepted, 1.0× as fast"),
-        (1, 0, 12.0, "Guessed ahead: 1 token, 0% accepted, 1.0× as fast"),
+        (1, 0, 12.0, "Guessed ahead: 1 token, none accepted, 1.0× as fast"),
+        (4, 3, None, "Guessed ahead: 4 tokens, 3 accepted"),
+        (19, 19, None, "Guessed ahead: 19 tokens, 19 accepted"),
+        (20, 19, None, "Guessed ahead: 20 tokens, 95% accepted"),
         (142, 101, None, "Guessed ahead: 142 tokens, 71% accepted"),
         (0, 0, 20.0, ""),
         (0, 0, None, ""),
@@ -49,6 +52,8 @@ def test_speed_up_of_a_reply_of_one_token_is_not_known() -> None:
 def test_short_guess_text_says_what_matters_most() -> None:
     assert short_guess_text(GUESSED) == "Guessed ahead: 71% accepted"
     assert short_guess_text(PLAIN) == ""
+    few = replace(GUESSED, drafted_tokens=4, accepted_tokens=3)
+    assert short_guess_text(few) == "Guessed ahead: 3 of 4 accepted"
 
 
 def _footer(qtbot: QtBot, metrics: RequestMetrics) -> ReplyFooter:

@@ -3,6 +3,8 @@
 from inference.metrics import RequestMetrics
 from ui.controls.numbers import count, factor, percent
 
+_FEW_TOKENS = 20  # of fewer a percentage says nothing
+
 
 def guess_text(metrics: RequestMetrics) -> str:
     """How much was guessed, how much of it was right, and what it brought; "" if nothing was guessed.
@@ -12,14 +14,19 @@ def guess_text(metrics: RequestMetrics) -> str:
     if metrics.drafted_tokens <= 0:
         return ""
     unit = "token" if metrics.drafted_tokens == 1 else "tokens"
-    words = f"Guessed ahead: {count(metrics.drafted_tokens)} {unit}, {_accepted(metrics)}"
+    few = f"{count(metrics.accepted_tokens)} accepted" if metrics.accepted_tokens else "none accepted"
+    accepted = few if metrics.drafted_tokens < _FEW_TOKENS else _accepted(metrics)
+    words = f"Guessed ahead: {count(metrics.drafted_tokens)} {unit}, {accepted}"
     speedup = metrics.guess_speedup
     return words if speedup is None else f"{words}, {factor(speedup)} as fast"
 
 
 def short_guess_text(metrics: RequestMetrics) -> str:
     """The same where there is little room: "Guessed ahead: 71% accepted"; "" if nothing was guessed."""
-    return f"Guessed ahead: {_accepted(metrics)}" if metrics.drafted_tokens > 0 else ""
+    if metrics.drafted_tokens <= 0:
+        return ""
+    few = f"{count(metrics.accepted_tokens)} of {count(metrics.drafted_tokens)} accepted"
+    return f"Guessed ahead: {few if metrics.drafted_tokens < _FEW_TOKENS else _accepted(metrics)}"
 
 
 def _accepted(metrics: RequestMetrics) -> str:
