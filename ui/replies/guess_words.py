@@ -14,7 +14,7 @@ def guess_text(metrics: RequestMetrics) -> str:
     if metrics.drafted_tokens <= 0:
         return ""
     unit = "token" if metrics.drafted_tokens == 1 else "tokens"
-    few = f"{count(metrics.accepted_tokens)} accepted" if metrics.accepted_tokens else "none accepted"
+    few = f"{count(metrics.accepted_tokens) if metrics.accepted_tokens else 'none'} accepted"
     accepted = few if metrics.drafted_tokens < _FEW_TOKENS else _accepted(metrics)
     words = f"Guessed ahead: {count(metrics.drafted_tokens)} {unit}, {accepted}"
     speedup = metrics.guess_speedup
