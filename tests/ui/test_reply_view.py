@@ -254,6 +254,24 @@ def test_reply_note_says_how_it_ended(qtbot, status, note):
     assert visible_texts(reply_view(shown, 2)) == note
 
 
+def test_reply_note_takes_the_room_of_its_text_size_at_once(qtbot):
+    theme = make_theme()
+    stopped = make_message(2, status="stopped")
+    heights = []
+    for percents in ((80, 200), (200,)):  # changed while it is shown, or before
+        theme.set_text_size(percents[0])
+        shown = MessageList(theme)
+        qtbot.addWidget(shown)
+        shown.resize(800, 600)
+        shown.show()
+        shown.show_path([stopped], {})
+        settle(qtbot, shown)
+        theme.set_text_size(200)
+        settle(qtbot, shown)
+        heights.append(reply_view(shown, 2).height())
+    assert heights[0] == heights[1]
+
+
 def test_reply_numbers_are_in_the_footer(qtbot):
     shown = make_list(qtbot, make_message(2, content="text", metrics=METRICS))
     text = footer_of(reply_view(shown, 2)).text

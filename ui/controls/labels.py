@@ -32,15 +32,16 @@ class Label(QLabel):
         self._style = style
         self._role = role
         self.setTextFormat(Qt.TextFormat.PlainText)
-        theme.changed.connect(self._apply)
-        self._apply()
+        theme.changed.connect(self.restyle)
+        self.restyle()
 
     def showEvent(self, event: QShowEvent) -> None:
         """Qt override: the first polish under a style sheet takes the palette back."""
         super().showEvent(event)
-        self._apply()
+        self.restyle()
 
-    def _apply(self) -> None:
+    def restyle(self) -> None:
+        """Colours or sizes are new; for who lays it out before the theme has told it."""
         self.setFont(self._theme.font(self._style))
         self.setMinimumHeight(self._theme.line_height(self._style))
         palette = self.palette()

@@ -319,6 +319,8 @@ class ReplyView(MessageView):
         """Colours or sizes are new."""
         self._flow.restyle()
         self._footer.restyle()
+        self._note.restyle()
+        self._prefill.restyle()
         self._running.place()
         for part in (self._card, self._thoughts):
             if part is not None:
