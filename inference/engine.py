@@ -183,6 +183,7 @@ class Engine:
         Returns:
             Whether something still goes on, so that it is worth calling again soon.
         """
+        calibrate_guessing(self._parts)  # guessing may have been switched on during a reply
         is_draining = self._parts.scheduler.drain_loads()
         goes_on = [memory.tend() for memory in self._memories]  # each, whatever the others say
         return any(goes_on) or is_draining

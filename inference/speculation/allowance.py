@@ -17,6 +17,9 @@ from inference.speculation.reply_lengths import ReplyLengths
 LOSS_SHARE = 0.02
 """Of the time of a reply, what guesses may lose it in all: less than anybody notices."""
 
+MOST_IN_ADVANCE = 100
+"""Tokens to come that count: two steps, for the first guess of a reply; if it is right it pays for the next."""
+
 
 class Allowances:
     """The accounts of all running replies, in steps without guesses."""
@@ -35,10 +38,13 @@ class Allowances:
 
         Args:
             sequence: Of the reply.
-            in_advance: Count the tokens that are still to come, as far as they may be counted on. A reply that
-                ends early may then lose more than its share, so it is for guesses that are known to pay.
+            in_advance: Count the tokens that are still to come, as far as they may be counted on, but not more
+                than `MOST_IN_ADVANCE`. A reply that ends early may then lose more than its share, so it is
+                for guesses that are known to pay.
         """
-        num_tokens = sequence.num_replied + (self.tokens_left(sequence) if in_advance else 0.0)
+        num_tokens: float = sequence.num_replied
+        if in_advance:
+            num_tokens += min(self.tokens_left(sequence), MOST_IN_ADVANCE)
         return self._gained.get(sequence.request_id, 0.0) + LOSS_SHARE * num_tokens
 
     def earn(self, sequence: Sequence, num_steps: float) -> None:

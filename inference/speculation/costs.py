@@ -9,7 +9,7 @@ grow with the history that attention reads and when other programs take cores.
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import accumulate
 
 PRIOR_SHAPE: Mapping[int, float] = {1: 1.0, 2: 1.07, 4: 1.2, 8: 1.6, 16: 3.2, 32: 6.4, 64: 12.8}
@@ -17,10 +17,15 @@ PRIOR_MS = 20.0
 _SCALE_SHARE = 0.25  # of the newest step of one row in the scale
 _SCALE_SHARE_OF_MANY = 0.1  # of one of more rows: part of what it says may be the shape's
 _SHAPE_SHARE = 0.03
+_NUM_FIRST = 4  # so many steps are averaged where nothing was measured
+_DEAREST_ROW = (
+    0.5  # of a step of one row: what a further row costs at most, as long as no two were measured
+)
 _MOST_TIMES_SCALE = (
     1.5  # a step counts as if it had taken at most so many times what was expected, or as little
 )
 _MOST_TIMES_SHAPE = 1.25
+_MOST_TIMES_FIRST = 4.0
 
 
 class StepCosts:
@@ -44,9 +49,10 @@ class StepCosts:
         """Take over what was measured.
 
         Args:
-            measured: Milliseconds, best medians of a few steps, by number of rows. Where nothing was
-                measured, between, below and beyond, the shape is the usual one. What cannot be a
-                duration is left out; an empty mapping changes nothing.
+            measured: Milliseconds, best medians of a few steps, by number of rows. Below what was measured
+                the shape is the usual one; beyond, further rows are at least as dear as those measured, and
+                very dear if only one row was: a guess that was thought cheap costs the reply. What cannot be
+                a duration is left out; an empty mapping changes nothing.
         """
         usable = {
             rows: ms for rows, ms in sorted(measured.items()) if rows >= 1 and _is_duration(ms)
@@ -58,8 +64,13 @@ class StepCosts:
         scale = usable[first] / usual._ratio(first)
         shape = {1: 1.0} | {rows: ms / scale for rows, ms in usable.items()}
         beyond = shape[last] / usual._ratio(last)
-        shape |= {rows: beyond * times for rows, times in PRIOR_SHAPE.items() if rows > last}
-        self._set(shape, scale)
+        row = (shape[last] - 1) / (last - 1) if last > 1 else _DEAREST_ROW
+        shape |= {
+            rows: max(beyond * times, shape[last] + row * (rows - last))
+            for rows, times in PRIOR_SHAPE.items()
+            if rows > last
+        }
+        self._set(shape, scale, known=[rows for rows in shape if rows <= last])
         self._is_measured = True
 
     def record(self, num_rows: int, ms: float) -> None:
@@ -71,13 +82,15 @@ class StepCosts:
             self._is_measured = True
             return
         times = ms / self.ms(num_rows)
-        share = _SCALE_SHARE if num_rows == 1 else _SCALE_SHARE_OF_MANY
-        self._scale *= 1 + share * (_clamped(times, _MOST_TIMES_SCALE) - 1)
+        if self._is_known(num_rows):  # or it tells of the shape alone
+            share = _SCALE_SHARE if num_rows == 1 else _SCALE_SHARE_OF_MANY
+            self._scale *= 1 + share * (_clamped(times, _MOST_TIMES_SCALE) - 1)
         if 1 < num_rows <= self._rows[-1]:
-            self._refine(num_rows, _clamped(ms / self.ms(num_rows), _MOST_TIMES_SHAPE))
+            self._refine(num_rows, ms / self.ms(num_rows))
 
-    def _set(self, shape: Mapping[int, float], scale: float) -> None:
+    def _set(self, shape: Mapping[int, float], scale: float, known: Collection[int] = (1,)) -> None:
         self._rows = sorted(shape)
+        self._seen = [_NUM_FIRST if rows in known else 0.0 for rows in self._rows]
         self._times = [shape[rows] for rows in self._rows]
         self._scale = scale
         self._level()
@@ -100,13 +113,26 @@ class StepCosts:
         below_rows, above_rows = self._rows[above - 1 : above + 1]
         return (num_rows - below_rows) / (above_rows - below_rows)
 
+    def _is_known(self, num_rows: int) -> bool:
+        """Whether steps of about so many rows were seen."""
+        above = min(bisect_left(self._rows, num_rows), len(self._rows) - 1)
+        return self._seen[above] >= _NUM_FIRST
+
     def _refine(self, num_rows: int, times: float) -> None:
-        """Move the two measured points around `num_rows`, each as near as it is; one row stays 1."""
+        """Move the two points around `num_rows`, each as near as it is; one row stays 1.
+
+        A point of which little was seen becomes the average of its first steps.
+        """
         above = bisect_left(self._rows, num_rows)
         weight = self._weight_above(num_rows, above)
         for index, part in ((above, weight), (above - 1, 1 - weight)):
-            if index > 0:
-                self._times[index] *= 1 + _SHAPE_SHARE * part * (times - 1)
+            if index == 0 or part == 0.0:
+                continue
+            is_first = self._seen[index] < _NUM_FIRST
+            share = 1 / (1 + self._seen[index]) if is_first else _SHAPE_SHARE
+            most = _MOST_TIMES_FIRST if is_first else _MOST_TIMES_SHAPE
+            self._times[index] *= 1 + share * part * (_clamped(times, most) - 1)
+            self._seen[index] += part
         self._level()
 
 

@@ -1,8 +1,8 @@
 """What a draft model reads of a chat before it can guess. Pure Python; engine thread.
 
 A draft model that was not asked for a while lacks part of the chat, or all of it. To read that takes time, which
-is lost if it then guesses badly or the reply ends soon. It reads where the reply is as long as that takes and what
-is left of it will surely save more, and else where the reply can bear the loss: then it is a try.
+is lost if it then guesses badly or the reply ends soon. It reads where the reply took longer than that already and
+what is left of it will surely save more, and else where the reply can bear the loss: then it is a try.
 """
 
 from inference.request import RequestId
@@ -19,6 +19,9 @@ READ_SHARE = 0.1
 WORTH_READING = 2.0
 """How many times what it takes a draft model to read what it lacks must be saved by the tokens that may be
 counted on: neither is known well, and a reply that is slower is worse than one that could be faster."""
+
+WORTH_WAITING = 3.0
+"""A reply must have taken so many times as long as reading takes before it is begun."""
 
 
 class DraftReading:
@@ -47,7 +50,14 @@ class DraftReading:
         return sequence.request_id in self._reading
 
     def left_ms(
-        self, draft: Draft, sequence: Sequence, *, plain_ms: float, gain: float, is_ordered: bool
+        self,
+        draft: Draft,
+        sequence: Sequence,
+        *,
+        plain_ms: float,
+        gain: float,
+        num_sequences: int,
+        is_ordered: bool,
     ) -> float | None:
         """What is to be read of a sequence beside the first guess, in milliseconds.
 
@@ -56,6 +66,7 @@ class DraftReading:
             sequence: That of a running reply.
             plain_ms: What a step of it takes without guesses.
             gain: The share of such a step that guesses should save per token; 0 where they do not pay.
+            num_sequences: How many replies run beside each other: all wait while it reads.
             is_ordered: Whether it is to read whatever that brings.
 
         Returns:
@@ -71,7 +82,7 @@ class DraftReading:
             self._reading.discard(request_id)
             return left_ms
         if request_id not in self._reading:
-            num_steps = left_ms / plain_ms
+            num_steps = num_sequences * left_ms / plain_ms
             if is_ordered or self._is_worth_it(sequence, num_steps, gain):
                 self._reading.add(request_id)
             elif self._allowances.steps(sequence) >= num_steps:
@@ -82,9 +93,10 @@ class DraftReading:
     def _is_worth_it(self, sequence: Sequence, num_steps: float, gain: float) -> bool:
         """Whether what is left of a reply will surely save more than it takes to read, in steps.
 
-        How long it will be nobody knows: one that ends against all expectation has at most doubled its time
-        if it was as long as reading takes before (as who buys skis once the rent has cost as much).
+        How long it will be nobody knows: one that ends against all expectation has lost a quarter of its time at
+        most if it took three times as long as reading takes before (as who buys skis once the rent has cost
+        more than that).
         """
-        if sequence.num_replied < num_steps:
+        if sequence.num_replied < WORTH_WAITING * num_steps:
             return False
         return gain * self._allowances.tokens_left(sequence) >= WORTH_READING * num_steps

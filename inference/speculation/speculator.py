@@ -259,11 +259,14 @@ class Speculator:
             sequence,
             plain_ms=plain_ms,
             gain=max(times, self._draft_speed.times) - 1.0 if times >= MIN_GAIN else 0.0,
+            num_sequences=num_sequences,
             is_ordered=self._is_ordered,
         )
         if self._reading.is_reading(sequence):
             self._asked[sequence.request_id] = (sequence, 1)
-        return None if read_ms is None else replace(offer, begin_ms=read_ms)
+        if read_ms is None:
+            return None
+        return self._within_allowance(sequence, replace(usual, begin_ms=read_ms), num_sequences)
 
     def _within_allowance(
         self, sequence: Sequence, offer: Offer | None, num_sequences: int
@@ -277,7 +280,8 @@ class Speculator:
             return offer
 
         def cost_ms(count: int) -> float:
-            return count * offer.ms_per_token + self.guesses_ms(num_sequences, count)
+            made_ms = offer.begin_ms + count * offer.ms_per_token
+            return made_ms + self.guesses_ms(num_sequences, count)
 
         in_advance = not offer.is_free and self._draft_speed.is_proven
         num_steps = self._allowances.steps(sequence, in_advance=in_advance) / num_sequences

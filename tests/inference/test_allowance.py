@@ -7,7 +7,12 @@ import pytest
 
 from inference.request import RequestId
 from inference.sequence import Sequence as TokenSequence
-from inference.speculation.allowance import LOSS_SHARE, Allowances, most_that_cost
+from inference.speculation.allowance import (
+    LOSS_SHARE,
+    MOST_IN_ADVANCE,
+    Allowances,
+    most_that_cost,
+)
 from inference.speculation.costs import StepCosts
 from inference.speculation.speculator import Speculator
 from tests.inference.test_speculator import FakeDraft, note_replies
@@ -41,6 +46,9 @@ def test_reply_may_spend_a_share_of_what_came_and_in_advance_of_what_will_surely
     assert allowances.steps(reply_of(0)) == 0.0
     assert allowances.steps(reply_of(0), in_advance=True) == pytest.approx(LOSS_SHARE * 30)
     assert allowances.steps(reply_of(30), in_advance=True) == pytest.approx(LOSS_SHARE * 100)
+    allowances.end(reply_of(900, request_id=900))
+    most = LOSS_SHARE * (300 + MOST_IN_ADVANCE)
+    assert allowances.steps(reply_of(300), in_advance=True) == pytest.approx(most)
 
 
 def test_what_guesses_cost_and_bring_is_each_replys_own_and_goes_with_it():

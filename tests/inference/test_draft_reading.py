@@ -18,7 +18,12 @@ def reply_of(num_tokens: int = 0, request_id: int = 1) -> Sequence:
 
 
 def left_ms(
-    reading: DraftReading, draft: FakeDraft, sequence: Sequence, *, gain: float = 0.0
+    reading: DraftReading,
+    draft: FakeDraft,
+    sequence: Sequence,
+    *,
+    gain: float = 0.0,
+    num_sequences: int = 1,
 ) -> float | None:
     """As the speculator asks; a token takes 1 ms to read, a tenth of a step."""
     return reading.left_ms(
@@ -26,6 +31,7 @@ def left_ms(
         sequence,
         plain_ms=PLAIN_MS,
         gain=gain,
+        num_sequences=num_sequences,
         is_ordered=False,
     )
 
@@ -47,21 +53,23 @@ def test_time_of_reading_is_what_is_usual_until_it_is_known():
 
 def test_what_will_save_twice_as_much_is_read_to_its_end():
     allowances, draft = Allowances(), FakeDraft(lag=101)  # ten steps
-    reading, sequence = DraftReading(allowances), reply_of(10)
-    allowances.end(reply_of(109, request_id=9))
+    reading, sequence = DraftReading(allowances), reply_of(30)
+    allowances.end(reply_of(129, request_id=9))
     assert left_ms(reading, draft, sequence, gain=0.2) is None
     assert not reading.is_reading(sequence)  # it would save 19.8 steps
-    short = reply_of(9, request_id=3)
+    short = reply_of(29, request_id=3)
     assert left_ms(reading, draft, short, gain=0.21) is None
-    assert not reading.is_reading(short)  # if it ended now, most of its time would be lost
-    sequence = reply_of(10, request_id=2)
+    assert not reading.is_reading(short)  # if it ended now, much of its time would be lost
+    sequence = reply_of(30, request_id=2)
+    assert left_ms(reading, draft, sequence, gain=0.21, num_sequences=2) is None
+    assert not reading.is_reading(sequence)  # the other reply would wait as well
     assert left_ms(reading, draft, sequence, gain=0.21) is None
     assert reading.is_reading(sequence)
     draft.lacks = 60
     assert left_ms(reading, draft, sequence, gain=0.0) is None
     assert reading.is_reading(sequence)  # what is begun is not left
     assert allowances.steps(sequence) == pytest.approx(
-        LOSS_SHARE * 10
+        LOSS_SHARE * 30
     )  # and is no loss to be borne
     draft.lacks = 1
     assert left_ms(reading, draft, sequence) == 0.0
@@ -83,6 +91,9 @@ def test_what_does_not_seem_to_pay_is_tried_when_the_reply_can_bear_it():
     assert allowances.steps(sequence) == pytest.approx(LOSS_SHARE * 500 - 10)
     left_ms(reading, draft, sequence)
     assert allowances.steps(sequence) == pytest.approx(0.0)  # it pays once
+    two = reply_of(600, request_id=2)  # of two replies each would wait ten steps
+    assert left_ms(reading, draft, two, num_sequences=2) is None
+    assert not reading.is_reading(two)
 
 
 def test_draft_model_is_told_of_each_reply_once_and_again_after_its_end():

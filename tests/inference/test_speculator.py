@@ -169,7 +169,7 @@ def test_draft_model_reads_a_long_chat_only_when_it_will_have_saved_more():
     # Then chunk after chunk, nothing guessed meanwhile, until it is ready.
     sequence = sequence_of(range(50, 60))
     note_replies(speculator, *[9000] * 8)
-    for number in range(500):
+    for number in range(1400):
         speculator.plan([(sequence, 100)])
         if sequence.draft:
             break
@@ -182,8 +182,8 @@ def test_draft_model_reads_a_short_chat_as_soon_as_it_may_guess_where_replies_ar
     draft = FakeDraft(lag=100)
     speculator = with_draft(draft)
     note_replies(speculator, 300, 400)
-    # As soon as it has taken as long as reading takes: 100 tokens and 11 more, a tenth of a step each.
-    assert tokens_until_it_reads(speculator, draft, most=20) == 10
+    # As soon as it has taken three times as long as reading takes: 99 tokens, a tenth of a step each.
+    assert tokens_until_it_reads(speculator, draft, most=60) == 30
     # One that may not guess yet does not read: what it had read would lag again. A guess is a step here.
     draft = FakeDraft(lag=20, token_ms=10.0)
     speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
@@ -195,7 +195,7 @@ def test_draft_model_reads_a_short_chat_as_soon_as_it_may_guess_where_replies_ar
     draft = FakeDraft(lag=100)
     speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
     note_replies(speculator, *[300] * 8)
-    assert tokens_until_it_reads(speculator, draft, most=20) == 10
+    assert tokens_until_it_reads(speculator, draft, most=60) == 30
 
 
 def test_what_was_ordered_to_be_guessed_is_no_debt_when_it_may_be_chosen_again():
@@ -213,9 +213,9 @@ def test_draft_model_reads_nothing_for_a_reply_that_will_be_short():
     assert tokens_until_it_reads(speculator, draft, most=8) is None  # nothing is known of it yet
     for _ in range(5):
         assert tokens_until_it_reads(speculator, draft, most=8) is None
-    # Some are long: it may be one of them once it is longer than the short ones, and as long as reading takes.
+    # Some are long: it may be one of them once it is longer than the short ones, and much longer than reading takes.
     note_replies(speculator, 2000)
-    assert tokens_until_it_reads(speculator, draft, most=60) == 39
+    assert tokens_until_it_reads(speculator, draft, most=180) == 116
 
 
 @pytest.mark.parametrize("options", [{"guess": "draft"}, {"draft_tokens": 4}])
@@ -393,3 +393,56 @@ def test_steps_are_measured_when_guessing_is_first_switched_on():
     engine.check_integrity()
     assert (engine.stats().blocks.used, engine.stats().kv_bytes) == (0, 0)
     assert make_engine()._parts.speculator.is_calibrated
+
+
+def test_reading_beside_the_first_guess_must_be_borne_and_is_paid():
+    speculator = with_draft(FakeDraft(lag=4))  # three tokens of 1 ms, a tenth of a step each
+    early = under_way(range(50, 66))  # 2 % of 15 steps bear a guess, but not its reading
+    speculator.plan([(early, 100)])
+    assert not early.draft
+    sequence = under_way(range(50, 90))
+    speculator.plan([(sequence, 100)])
+    assert sequence.draft
+    before = speculator._allowances.steps(sequence)
+    speculator.verified(sequence, sequence.draft, [1], lambda: 0.7)
+    row_ms = costs().ms(1 + len(sequence.draft)) - 10.0
+    paid = before - speculator._allowances.steps(sequence)
+    assert paid * 10.0 == pytest.approx(3.0 + len(sequence.draft) * 1.0 + row_ms)
+
+
+def test_another_draft_model_has_not_proven_itself():
+    speculator = with_draft(FakeDraft())
+    for _ in range(20):
+        speculator._draft_speed.record(4, 20.0, 10.0)
+    assert speculator._draft_speed.is_proven
+    speculator.use(FakeDraft())  # type: ignore[arg-type]  # what is beside guessing is not needed
+    assert not speculator._draft_speed.is_proven
+
+
+def test_time_of_making_guesses_is_part_of_how_fast_they_are(monkeypatch):
+    now = 0.0
+
+    class SlowDraft(FakeDraft):
+        def propose(self, wanted, least_sure):
+            nonlocal now
+            now += 0.5
+            return super().propose(wanted, least_sure)
+
+    monkeypatch.setattr("inference.speculation.speculator.time.perf_counter", lambda: now)
+    speculator, sequence = with_draft(SlowDraft()), under_way(range(50, 90))
+    speculator.plan([(sequence, 100)])
+    assert sequence.draft
+    speculator.verified(sequence, sequence.draft, [*sequence.draft, 1], lambda: 0.7)
+    before = speculator._draft_speed.times
+    speculator.timed(1 + len(sequence.draft), 10.0)
+    assert speculator._draft_speed.times < before  # 510 ms for a few tokens
+
+
+def test_nothing_is_kept_of_a_reply_that_has_ended():
+    speculator, sequence = with_draft(FakeDraft()), under_way(range(50, 90))
+    speculator.plan([(sequence, 100)])
+    speculator.verified(sequence, sequence.draft, [900, 1], lambda: 0.7)
+    speculator.end(sequence, keep=False, on_disk=False)
+    assert not speculator._sureness
+    assert not speculator._histories
+    assert not speculator._allowances._gained

@@ -39,6 +39,39 @@ def test_beyond_what_was_measured_costs_grow_as_usual() -> None:
     )
 
 
+def test_beyond_what_was_measured_no_row_is_cheaper_than_those_before() -> None:
+    costs = StepCosts()
+    costs.calibrate({1: 10.0, 4: 25.0})  # half a step a row, more than is usual
+    assert [costs.ms(rows) for rows in (8, 16)] == pytest.approx([45.0, 85.0])
+    alone = StepCosts()
+    alone.calibrate({1: 10.0})
+    assert [alone.ms(rows) for rows in (2, 4, 8)] == pytest.approx([15.0, 25.0, 45.0])
+
+
+def test_where_nothing_was_measured_the_first_steps_are_averaged_and_say_nothing_of_one_row() -> (
+    None
+):
+    costs = StepCosts()
+    costs.calibrate({1: 10.0, 4: 12.0})
+    for ms in (30.0, 34.0, 26.0, 30.0):
+        costs.record(8, ms)
+    assert costs.plain_ms == 10.0
+    assert costs.ms(8) == pytest.approx(30.0)
+    costs.record(8, 60.0)  # from now on what is seen moves it little
+    assert costs.ms(8) / costs.plain_ms == pytest.approx(3.0, rel=0.01)
+    assert costs.plain_ms > 10.0
+
+
+def test_pause_in_the_first_step_of_so_many_rows_is_forgotten() -> None:
+    costs = StepCosts()
+    costs.calibrate({1: 10.0, 4: 12.0})
+    costs.record(8, 60_000.0)
+    for _ in range(60):
+        costs.record(1, 10.0)
+        costs.record(8, 20.0)
+    assert costs.ms(8) / costs.plain_ms == pytest.approx(2.0, rel=0.3)
+
+
 def test_calibration_without_one_row_gives_the_usual_share_of_it() -> None:
     costs = StepCosts()
     costs.calibrate({4: 24.0, 8: 40.0})
@@ -49,7 +82,7 @@ def test_calibration_without_one_row_gives_the_usual_share_of_it() -> None:
 def test_calibration_leaves_out_what_is_no_duration() -> None:
     costs = StepCosts()
     costs.calibrate({1: 10.0, 2: 0.0, 4: math.nan, 8: -1.0, 16: math.inf, 0: 3.0})
-    assert [costs.ms(rows) for rows in (1, 8)] == pytest.approx([10.0, 16.0])
+    assert [costs.ms(rows) for rows in (1, 8)] == pytest.approx([10.0, 45.0])
 
 
 def test_empty_calibration_changes_nothing() -> None:

@@ -26,7 +26,7 @@ WORDS = "Guessed ahead: 142 tokens, 71% accepted, 1.6× as fast"
     [
         (142, 101, 20.0, WORDS),
         (1420, 1420, 12.5, "Guessed ahead: 1,420 tokens, 100% accepted, 1.0× as fast"),
-        (1, 0, 12.0, "Guessed ahead: 1 token, none accepted, 1.0× as fast"),
+        (1, 0, 12.0, "Guessed ahead: 1 token, none accepted"),
         (4, 3, None, "Guessed ahead: 4 tokens, 3 accepted"),
         (19, 19, None, "Guessed ahead: 19 tokens, 19 accepted"),
         (20, 19, None, "Guessed ahead: 20 tokens, 95% accepted"),

@@ -3,7 +3,7 @@
 from inference.metrics import RequestMetrics
 from ui.controls.numbers import count, factor, percent
 
-_FEW_TOKENS = 20  # of fewer a percentage says nothing
+_FEW_TOKENS = 20  # fewer say nothing of how well it goes
 
 
 def guess_text(metrics: RequestMetrics) -> str:
@@ -17,7 +17,7 @@ def guess_text(metrics: RequestMetrics) -> str:
     few = f"{count(metrics.accepted_tokens) if metrics.accepted_tokens else 'none'} accepted"
     accepted = few if metrics.drafted_tokens < _FEW_TOKENS else _accepted(metrics)
     words = f"Guessed ahead: {count(metrics.drafted_tokens)} {unit}, {accepted}"
-    speedup = metrics.guess_speedup
+    speedup = None if metrics.drafted_tokens < _FEW_TOKENS else metrics.guess_speedup
     return words if speedup is None else f"{words}, {factor(speedup)} as fast"
 
 

@@ -1,0 +1,41 @@
+"""What steps of few rows take is measured at load, or once nothing runs."""
+
+import pytest
+
+from inference.config import SamplingParams
+from inference.request import GenerateRequest
+from inference.speculation import calibration
+from inference.speculation.calibration import BUDGET_MS, measure_steps
+from tests.inference.tiny_engine import make_engine, make_parts, run_until_idle
+
+
+@pytest.mark.parametrize(
+    ("step_s", "rows"), [(0.0, {1, 2, 3, 4, 6, 8, 9, 12, 16}), (1.0, {1, 4}), (0.06, {1, 4})]
+)
+def test_what_a_further_row_costs_is_measured_however_slow_a_model_is(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, rows: set[int]
+) -> None:
+    parts, now = make_parts(), 0.0
+
+    def run(*_: object) -> None:
+        nonlocal now
+        now += step_s
+
+    monkeypatch.setattr(calibration, "_run", run)
+    found = measure_steps(parts.runner, parts.kv, clock=lambda: now, budget_ms=BUDGET_MS)
+    assert found.keys() == rows
+
+
+def test_guessing_that_is_switched_on_in_a_reply_is_calibrated_once_nothing_runs() -> None:
+    engine = make_engine(guess="off")
+    assert not engine._parts.speculator.is_calibrated
+    engine.add_request(
+        GenerateRequest("a", prompt_token_ids=(5, 6, 7), params=SamplingParams(max_tokens=3))
+    )
+    engine.step()
+    engine.set_guess("auto")
+    engine.tend()
+    assert not engine._parts.speculator.is_calibrated
+    run_until_idle(engine)
+    engine.tend()
+    assert engine._parts.speculator.is_calibrated
