@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QGuiApplication
 
 from app.conversation import ConversationId, Message, MessageId
 from tests.ui.reply_helpers import (
@@ -146,6 +147,68 @@ def test_list_where_replies_grew_looks_like_one_that_was_opened_so(qtbot):
     opened = make_list(qtbot, *chat, reply)
     assert places(grown) == places(opened)
     assert is_at_end(grown)
+
+
+def test_list_fills_what_is_on_screen_first_though_it_begins_above(qtbot, monkeypatch):
+    long = make_message(1, content=f"{PARAGRAPH} " * 400)
+    shown = make_list(qtbot, make_message(99, content="x"))
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)  # one view per frame
+    shown.show_path([long, *(replace(m, id=MessageId(m.id + 1)) for m in long_chat(60))], {})
+    shown.verticalScrollBar().setValue(900)
+    qtbot.waitUntil(lambda: shown.view_of(MessageId(1)) is not None, timeout=5000)
+    assert not shown.is_settled
+    assert shown.view_of(MessageId(20)) is None
+
+
+def test_list_place_in_a_long_reply_stays_at_another_text_size_and_theme(qtbot):
+    theme = make_theme()
+    rows = "".join(f"| row {n} | x |\n" for n in range(200))
+    text = "\n\n".join(f"{n} {PARAGRAPH}" for n in range(40))
+    shown = MessageList(theme)
+    qtbot.addWidget(shown)
+    shown.resize(800, 600)
+    shown.show()
+    chat = [make_message(1, content=f"{text}\n\n| a | b |\n|---|---|\n{rows}"), *long_chat(9)[1:]]
+    shown.show_path(chat, {})
+    settle(qtbot, shown)
+    leaf = reply_view(shown, 1).leaves()[30]
+
+    def top() -> int:
+        return leaf.mapTo(shown.viewport(), QPoint()).y()
+
+    shown.verticalScrollBar().setValue(shown.verticalScrollBar().value() - 1)
+    shown.verticalScrollBar().setValue(reply_view(shown, 1).y() + leaf.y())
+    assert abs(top()) <= 40
+    for size in (150, 100):
+        theme.set_text_size(size)
+        settle(qtbot, shown)
+        assert abs(top()) <= 60
+    shown.resize(640, 600)
+    settle(qtbot, shown)
+    assert abs(top()) <= 60
+    table = reply_view(shown, 1).leaves()[40]
+    shown.verticalScrollBar().setValue(reply_view(shown, 1).y() + table.y() + 100 * 32)
+    before = shown.verticalScrollBar().value()
+    theme.set_choice("dark")
+    settle(qtbot, shown)
+    assert shown.verticalScrollBar().value() == before
+
+
+def test_list_copies_all_though_it_is_not_filled_yet(qtbot, monkeypatch):
+    shown = make_list(qtbot, make_message(99, content="x"))
+    monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)
+    rows = "".join(f"| row {n} | x |\n" for n in range(60))
+    chat = [make_message(90, content=f"| a | b |\n|---|---|\n{rows}"), *long_chat(12)]
+    QGuiApplication.clipboard().setText("before")
+    shown.show_path(chat, {})
+    qtbot.keyClick(shown, Qt.Key.Key_A, Qt.KeyboardModifier.ControlModifier)
+    qtbot.keyClick(shown, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    assert QGuiApplication.clipboard().text() == "before"  # and not a part
+    settle(qtbot, shown)
+    copied = QGuiApplication.clipboard().text()
+    assert copied.startswith("a\tb\nrow 0\tx\n")
+    assert "row 59\tx" in copied
+    assert all(f"message {n}\n\n{PARAGRAPH}" in copied for n in range(1, 13))
 
 
 def test_list_new_message_follows_the_last_one(qtbot):

@@ -64,7 +64,8 @@ def test_table_that_cannot_fit_scrolls_inside(qtbot):
 
 def test_table_rows_come_in_slices(qtbot):
     block = make_block(qtbot, make_table(200))
-    assert block.layout_to(600) == FIRST_ROWS * 32
+    assert block.layout_to(600) == 201 * 32
+    assert block._num_set == FIRST_ROWS
     assert not block.advance(0.0)
     assert block.advance(NO_DEADLINE)
     assert block.layout_to(600) == 201 * 32

@@ -60,6 +60,7 @@ class MessageList(MessageColumn):
         self._answers.setInterval(0)
         self._answers.timeout.connect(self._show_unanswered)
         self._selection = TextSelection(self._all_leaves)
+        self._copies_later = False
         self._drag: QPoint | None = None
         self._drag_timer = QTimer(self)
         self._drag_timer.setInterval(_DRAG_MS)
@@ -199,6 +200,13 @@ class MessageList(MessageColumn):
         self._mark_stale(message_id)
         return view
 
+    def _work(self) -> None:
+        super()._work()
+        if self._selection.is_all and self._is_filled:
+            self._selection.select_all()  # with what was not there yet
+            if self._copies_later:
+                self.copy_selection()
+
     def _place(self, deadline: float) -> None:
         super()._place(deadline)
         if self._step is not None:
@@ -282,8 +290,9 @@ class MessageList(MessageColumn):
             super().keyPressEvent(event)
 
     def copy_selection(self) -> None:
-        """Put the selected text on the clipboard, if there is any."""
-        if not self._selection.is_empty:
+        """Put the selected text on the clipboard, if there is any; all of it once it is all there."""
+        self._copies_later = self._selection.is_all and not self._is_filled
+        if not self._selection.is_empty and not self._copies_later:
             copy_to_clipboard(self._selection.text())
 
     def _focus_message(self, step: int) -> None:

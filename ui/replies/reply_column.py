@@ -7,9 +7,9 @@ its place.
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
@@ -21,6 +21,7 @@ from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import ToEndButton
 from ui.replies.reply_disposal import Disposal
 from ui.replies.reply_footer import BLEED
+from ui.replies.reply_leaf import Leaf
 from ui.replies.smooth_stream import FramePacer
 
 COLUMN_WIDTH = 680
@@ -45,6 +46,24 @@ class _Frame:
     line_height: int
 
 
+@dataclass(frozen=True)
+class _Anchor:
+    """A place that is to stay where it is on screen.
+
+    Attributes:
+        leaf: Block of the message; None for the message itself.
+        offset: Pixels below the top of that.
+        height: Of the block.
+        laid_out_for: What the message was laid out for.
+    """
+
+    message_id: MessageId
+    leaf: Leaf | None
+    offset: int
+    height: int
+    laid_out_for: tuple[int, int] | None
+
+
 class MessageColumn(QScrollArea):
     """Places views; which ones there are is its subclass's business.
 
@@ -60,6 +79,7 @@ class MessageColumn(QScrollArea):
         self._messages: list[Message] = []
         self._views: dict[MessageId, MessageView] = {}
         self._heights: dict[MessageId, int] = {}
+        self._laid_out_for: dict[MessageId, tuple[int, int]] = {}  # width and height of a line
         self._tops: dict[MessageId, int] = {}
         self._busy: set[MessageId] = set()  # views with work left, and messages without a view
         self._stale: set[MessageId] = set()  # views to lay out again
@@ -103,6 +123,7 @@ class MessageColumn(QScrollArea):
         for known in (self._busy, self._stale, self._unstyled):
             known.discard(message_id)
         self._heights.pop(message_id, None)
+        self._laid_out_for.pop(message_id, None)
         view.blockSignals(True)  # it has nothing to say to the column any more
         view.hide()
         self._disposal.add(view)
@@ -120,7 +141,11 @@ class MessageColumn(QScrollArea):
     @property
     def is_settled(self) -> bool:
         """Whether every message has its view and its place, and nothing is left to do."""
-        return not (self._busy or self._stale or self._pacer.is_waiting)
+        return self._is_filled and not self._pacer.is_waiting
+
+    @property
+    def _is_filled(self) -> bool:
+        return not (self._busy or self._stale)
 
     def _mark_stale(self, message_id: MessageId) -> None:
         self._stale.add(message_id)
@@ -160,7 +185,7 @@ class MessageColumn(QScrollArea):
         for message in reversed(self._messages):
             if message.id in waiting:
                 top = self._tops.get(message.id, placeless)
-                is_seen = top <= end and top + self._heights.get(message.id, 0) >= start
+                is_seen = top <= end and top + self._height_of(message) >= start
                 (seen if is_seen else unseen).append(message)
         return seen + unseen
 
@@ -169,7 +194,7 @@ class MessageColumn(QScrollArea):
     def _place(self, deadline: float) -> None:
         """Give every view its place; what is on screen stays where it is."""
         self._is_placing = True
-        anchor, offset = self._anchor()
+        anchor = self._anchor()
         changed = self._lay_out_stale(deadline)
         left = (self.width() - self._column) // 2 - BLEED
         frame = _Frame(
@@ -185,7 +210,7 @@ class MessageColumn(QScrollArea):
             self._above = self._marks.above(self._messages)
         self._place_from(first)
         self._canvas.resize(self.viewport().width(), self._bottom_of(len(self._messages)) + _BOTTOM)
-        self._restore(anchor, offset)
+        self._restore(anchor)
         self._is_placing = False
         self._show_edges()
 
@@ -241,27 +266,53 @@ class MessageColumn(QScrollArea):
                 self._unstyled.discard(message_id)
                 view.restyle()
             self._heights[message_id] = view.layout_to(self._column)
+            self._laid_out_for[message_id] = (self._column, self._theme.line_height("body"))
             done.add(message_id)
             if time.perf_counter() > deadline:
                 break
         return done
 
-    def _anchor(self) -> tuple[MessageId | None, int]:
-        """The topmost message on screen and where it stands."""
+    def _anchor(self) -> _Anchor | None:
+        """What is at the top of the screen; None if the end is followed."""
         if self._follows_end:
-            return None, 0
+            return None
         value = self.verticalScrollBar().value()
         for message in self._messages:
             top = self._tops.get(message.id)
-            if top is not None and top + self._heights.get(message.id, 0) > value:
-                return message.id, value - top
-        return None, 0
+            if top is not None and top + self._height_of(message) > value:
+                return self._anchor_in(message.id, value - top)
+        return None
 
-    def _restore(self, anchor: MessageId | None, offset: int) -> None:
+    def _anchor_in(self, message_id: MessageId, offset: int) -> _Anchor:
+        """Also in which of its blocks: the others change their heights with the width and the text size."""
+        anchor = _Anchor(message_id, None, offset, 0, self._laid_out_for.get(message_id))
+        view = self._views.get(message_id)
+        if view is None:
+            return anchor
+        for leaf in view.leaves():
+            top = leaf.mapTo(view, QPoint()).y()
+            if top > offset:
+                break
+            anchor = replace(anchor, leaf=leaf, offset=offset - top, height=leaf.height())
+        if anchor.offset > anchor.height:  # below its blocks, or between two
+            return replace(anchor, leaf=None, offset=offset)
+        return anchor
+
+    def _restore(self, anchor: _Anchor | None) -> None:
         if self._follows_end:
             self._scroll_to(self.verticalScrollBar().maximum())
-        elif anchor is not None and anchor in self._tops:
-            self._scroll_to(self._tops[anchor] + offset)
+        elif anchor is not None and anchor.message_id in self._tops:
+            self._scroll_to(self._tops[anchor.message_id] + self._offset_of(anchor))
+
+    def _offset_of(self, anchor: _Anchor) -> int:
+        """Where that is in its message now."""
+        view, leaf = self._views.get(anchor.message_id), anchor.leaf
+        if view is None or leaf is None or leaf not in view.leaves():
+            return anchor.offset
+        offset = anchor.offset
+        if self._laid_out_for.get(anchor.message_id) != anchor.laid_out_for and anchor.height:
+            offset = round(offset * leaf.height() / anchor.height)
+        return leaf.mapTo(view, QPoint()).y() + offset
 
     def _scroll_to(self, value: int) -> None:
         was_placing, self._is_placing = self._is_placing, True

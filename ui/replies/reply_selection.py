@@ -18,12 +18,16 @@ class TextSelection:
 
     Args:
         leaves: Gives all blocks with text, top to bottom.
+
+    Attributes:
+        is_all: Whether it is everything, also what is still to come.
     """
 
     def __init__(self, leaves: Callable[[], Sequence[Leaf]]) -> None:
         self._leaves = leaves
         self._anchor: Place | None = None
         self._covered: list[Leaf] = []
+        self.is_all = False
 
     @property
     def is_empty(self) -> bool:
@@ -47,14 +51,16 @@ class TextSelection:
         if found is not None:
             leaf = found[0]
             start, end = leaf.word_at(leaf.mapFromGlobal(place))
+            self.is_all = False
             self._anchor = (leaf, start)
             self._cover((leaf, start), (leaf, end))
 
     def select_all(self) -> None:
-        """Everything that is there."""
+        """Everything that is there; to be called again when there is more."""
         leaves = self._leaves()
         if leaves:
             self._cover((leaves[0], 0), (leaves[-1], leaves[-1].text_length()))
+            self.is_all = True
 
     def clear(self) -> None:
         """Nothing is selected."""
@@ -62,6 +68,7 @@ class TextSelection:
             leaf.set_selection(None)
         self._covered = []
         self._anchor = None
+        self.is_all = False
 
     def text(self) -> str:
         """The selected text, blocks parted by an empty line, and pieces of one text as they were."""

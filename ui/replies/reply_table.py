@@ -94,7 +94,10 @@ class TableBlock(Leaf):
     # ------------------------------------------------------------ layout
 
     def layout_to(self, width: int) -> int:
-        """Lay out the first rows, which alone decide the columns; `advance` does the rest."""
+        """Lay out the first rows, which alone decide the columns; `advance` does the rest.
+
+        The height has room for the others already, or what is below would move up and down again.
+        """
         is_new_width, columns = width != self._width, self._columns
         self._width = width
         if is_new_width or not self._columns or self._num_set < FIRST_ROWS:
@@ -107,7 +110,8 @@ class TableBlock(Leaf):
         while self._num_set < min(len(self._rows), FIRST_ROWS):
             self._set_row()
         self._bar.setVisible(self._bar_height() > 0)
-        return self._tops[-1] + self._bar_height()
+        num_left = len(self._block.rows) + 1 - self._num_set
+        return self._tops[-1] + num_left * self._theme.px(_ROW_HEIGHT) + self._bar_height()
 
     def advance(self, deadline: float) -> bool:
         """Lay out more rows."""
