@@ -60,7 +60,7 @@ class MessageList(MessageColumn):
         self._answers.setInterval(0)
         self._answers.timeout.connect(self._show_unanswered)
         self._selection = TextSelection(self._all_leaves)
-        self._copies_later = False
+        self._selects_later = self._copies_later = False
         self._drag: QPoint | None = None
         self._drag_timer = QTimer(self)
         self._drag_timer.setInterval(_DRAG_MS)
@@ -202,10 +202,12 @@ class MessageList(MessageColumn):
 
     def _work(self) -> None:
         super()._work()
-        if self._selection.is_all and self._is_filled:
-            self._selection.select_all()  # with what was not there yet
-            if self._copies_later:
-                self.copy_selection()
+        if self._selects_later and self._is_filled:
+            self._selects_later = False
+            if self._selection.is_all:  # still: then also what was not there yet
+                self._selection.select_all()
+                if self._copies_later:
+                    self.copy_selection()
 
     def _place(self, deadline: float) -> None:
         super()._place(deadline)
@@ -276,7 +278,7 @@ class MessageList(MessageColumn):
         if event.matches(QKeySequence.StandardKey.Copy):
             self.copy_selection()
         elif event.matches(QKeySequence.StandardKey.SelectAll):
-            self._selection.select_all()
+            self._select_all()
         elif event.key() == Qt.Key.Key_End:
             self.go_to_end()
         elif event.key() == Qt.Key.Key_Home:
@@ -292,8 +294,14 @@ class MessageList(MessageColumn):
     def copy_selection(self) -> None:
         """Put the selected text on the clipboard, if there is any; all of it once it is all there."""
         self._copies_later = self._selection.is_all and not self._is_filled
-        if not self._selection.is_empty and not self._copies_later:
+        if self._copies_later:
+            self._selects_later = True
+        elif not self._selection.is_empty:
             copy_to_clipboard(self._selection.text())
+
+    def _select_all(self) -> None:
+        self._selection.select_all()
+        self._selects_later = not self._is_filled
 
     def _focus_message(self, step: int) -> None:
         ids = [message.id for message in self._messages if message.id in self._views]
@@ -322,7 +330,7 @@ class MessageList(MessageColumn):
         if view is not None:
             content = view.message.content
             menu.add("Copy message", lambda: copy_to_clipboard(content))
-        menu.add("Select all", self._selection.select_all)
+        menu.add("Select all", self._select_all)
         menu.open_at(place)
 
     def _view_at(self, y: int) -> MessageView | None:

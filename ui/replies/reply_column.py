@@ -7,6 +7,7 @@ its place.
 
 import time
 from abc import abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from PySide6.QtCore import QPoint, Qt, Signal
@@ -289,14 +290,14 @@ class MessageColumn(QScrollArea):
         view = self._views.get(message_id)
         if view is None:
             return anchor
-        for leaf in view.leaves():
-            top = leaf.mapTo(view, QPoint()).y()
-            if top > offset:
-                break
-            anchor = replace(anchor, leaf=leaf, offset=offset - top, height=leaf.height())
-        if anchor.offset > anchor.height:  # below its blocks, or between two
-            return replace(anchor, leaf=None, offset=offset)
-        return anchor
+        leaves = view.leaves()
+        index = bisect_right(leaves, offset, key=lambda leaf: _top_in(view, leaf)) - 1
+        if index < 0:
+            return anchor
+        leaf, below = leaves[index], offset - _top_in(view, leaves[index])
+        if below > leaf.height():  # below its blocks, or between two
+            return anchor
+        return replace(anchor, leaf=leaf, offset=below, height=leaf.height())
 
     def _restore(self, anchor: _Anchor | None) -> None:
         if self._follows_end:
@@ -312,7 +313,7 @@ class MessageColumn(QScrollArea):
         offset = anchor.offset
         if self._laid_out_for.get(anchor.message_id) != anchor.laid_out_for and anchor.height:
             offset = round(offset * leaf.height() / anchor.height)
-        return leaf.mapTo(view, QPoint()).y() + offset
+        return _top_in(view, leaf) + offset
 
     def _scroll_to(self, value: int) -> None:
         was_placing, self._is_placing = self._is_placing, True
@@ -358,3 +359,7 @@ class MessageColumn(QScrollArea):
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override: the chat's own background, whatever lies behind."""
         QPainter(self.viewport()).fillRect(event.rect(), self._theme.color("surface"))
+
+
+def _top_in(view: MessageView, leaf: Leaf) -> int:
+    return leaf.mapTo(view, QPoint()).y()

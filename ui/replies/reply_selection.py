@@ -113,7 +113,6 @@ class TextSelection:
             if begin < finish:
                 leaf.set_selection((begin, finish))
                 covered.append(leaf)
-        for leaf in self._covered:
-            if leaf not in covered:
-                leaf.set_selection(None)
+        for leaf in set(self._covered).difference(covered):
+            leaf.set_selection(None)
         self._covered = covered
