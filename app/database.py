@@ -87,10 +87,8 @@ def close_database(connection: sqlite3.Connection, path: Path) -> None:
     connection.close()
     if copy is None:
         return
-    for ending in (
-        "-wal",
-        "-shm",
-    ):  # of the file that is gone: they must not be taken for the copy's
+    # Those of the file that is gone must not be taken for the copy's.
+    for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     copy.replace(path)
     logger.warning("%s was taken away while it was open, and was put back", path.name)

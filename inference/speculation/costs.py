@@ -18,9 +18,7 @@ _SCALE_SHARE = 0.25  # of the newest step of one row in the scale
 _SCALE_SHARE_OF_MANY = 0.1  # of one of more rows: part of what it says may be the shape's
 _SHAPE_SHARE = 0.03
 _NUM_FIRST = 4  # so many steps are averaged where nothing was measured
-_DEAREST_ROW = (
-    0.5  # of a step of one row: what a further row costs at most, as long as no two were measured
-)
+_DEAREST_ROW = 0.5  # of a step: what a further row counts as if none was measured
 _MOST_TIMES_SCALE = (
     1.5  # a step counts as if it had taken at most so many times what was expected, or as little
 )

@@ -264,8 +264,8 @@ class Speculator:
         )
         if self._reading.is_reading(sequence):
             self._asked[sequence.request_id] = (sequence, 1)
-        if read_ms is None:
-            return None
+        if not read_ms:
+            return None if read_ms is None else offer
         return self._within_allowance(sequence, replace(usual, begin_ms=read_ms), num_sequences)
 
     def _within_allowance(

@@ -24,6 +24,14 @@ def as_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
+def reading_slowly(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal on which 400 tokens are read in four steps."""
+    monkeypatch.setattr("app.asked_reading.PATIENCE_S", -1.0)
+    asker.script.prefill_steps = 4
+    asker.script.prefill_tokens = 400
+    return as_terminal(monkeypatch)
+
+
 def shown(text: str) -> str:
     """What a terminal shows in its last line."""
     line = ""
@@ -73,10 +81,7 @@ def test_line_is_for_terminals_only(
 def test_ask_shows_the_line_while_it_reads_and_no_longer(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = as_terminal(monkeypatch)
-    monkeypatch.setattr("app.asked_reading.PATIENCE_S", -1.0)
-    asker.script.prefill_steps = 4
-    asker.script.prefill_tokens = 400
+    terminal = reading_slowly(asker, monkeypatch)
     assert asker.ask("Hello") == 0
     for done in (100, 200, 300):
         assert f"\rquire: reading, {done} of 400 tokens" in terminal.getvalue()
@@ -86,10 +91,7 @@ def test_ask_shows_the_line_while_it_reads_and_no_longer(
 def test_ask_takes_the_line_away_before_it_says_what_failed(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = as_terminal(monkeypatch)
-    monkeypatch.setattr("app.asked_reading.PATIENCE_S", -1.0)
-    asker.script.prefill_steps = 4
-    asker.script.prefill_tokens = 400
+    terminal = reading_slowly(asker, monkeypatch)
     asker.script.error_after_tokens = 0
     with pytest.raises(EngineError):
         asker.ask("Hello")

@@ -265,7 +265,7 @@ class MarkdownStream:
 
     # ------------------------------------------------------------ long open units
 
-    def _first_long(self, units: list[Unit], lines: list[str], head: str) -> "_LongUnit | None":
+    def _first_long(self, units: list[Unit], lines: list[str], head: str) -> _LongUnit | None:
         """The first unit that is too long, which bounds the work on one that stays open.
 
         Only its own text counts, not how much of what follows is known: or the blocks would depend on
