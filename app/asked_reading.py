@@ -1,6 +1,7 @@
 """How far a long prompt is read, on a line of the terminal that is gone before the first word. No Qt."""
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +27,8 @@ class ReadingLine:
         is_early = self._clock() - self._began < PATIENCE_S
         if is_early or not total_tokens or not sys.stderr.isatty():
             return
-        line = f"quire: reading, {done_tokens:,} of {total_tokens:,} tokens"
+        room = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be taken back
+        line = f"quire: reading, {done_tokens:,} of {total_tokens:,} tokens"[:room]
         self._write("\r" + line.ljust(self._width))
         self._width = len(line)
 

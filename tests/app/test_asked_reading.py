@@ -27,6 +27,7 @@ def as_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def reading_slowly(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A terminal on which 400 tokens are read in four steps."""
     monkeypatch.setattr("app.asked_reading.PATIENCE_S", -1.0)
+    monkeypatch.setenv("COLUMNS", "80")
     asker.script.prefill_steps = 4
     asker.script.prefill_tokens = 400
     return as_terminal(monkeypatch)
@@ -45,6 +46,7 @@ def test_line_is_written_anew_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     line = ReadingLine(lambda: now)
     now = PATIENCE_S
+    monkeypatch.setenv("COLUMNS", "80")
     line.show(1000, 12_000)
     assert shown(terminal.getvalue()) == "quire: reading, 1,000 of 12,000 tokens"
     line.show(900, 1000)  # shorter than what stood there
@@ -54,6 +56,17 @@ def test_line_is_written_anew_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     before = terminal.getvalue()
     line.clear()
     assert terminal.getvalue() == before
+
+
+def test_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, now = as_terminal(monkeypatch), 0.0
+    monkeypatch.setenv("COLUMNS", "20")
+    line = ReadingLine(lambda: now)
+    now = PATIENCE_S
+    line.show(1000, 12_000)
+    line.clear()
+    assert max(map(len, terminal.getvalue().split("\r"))) == 19
+    assert shown(terminal.getvalue()) == ""
 
 
 def test_line_waits_a_moment_and_for_a_length(monkeypatch: pytest.MonkeyPatch) -> None:

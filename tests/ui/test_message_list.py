@@ -194,6 +194,37 @@ def test_list_place_in_a_long_reply_stays_at_another_text_size_and_theme(qtbot):
     assert shown.verticalScrollBar().value() == before
 
 
+def test_list_place_in_a_table_whose_rows_wrap_stays_at_other_text_sizes_and_widths(qtbot):
+    theme = make_theme()
+    rows = "".join(f"| {n} | {PARAGRAPH if n % 2 else ''} {PARAGRAPH} |\n" for n in range(120))
+    shown = MessageList(theme)
+    qtbot.addWidget(shown)
+    shown.resize(800, 600)
+    shown.show()
+    chat = [make_message(1, content=f"| a | b |\n|---|---|\n{rows}"), *long_chat(9)[1:]]
+    shown.show_path(chat, {})
+    settle(qtbot, shown)
+    table = reply_view(shown, 1).leaves()[0]
+
+    def share() -> float:
+        return -table.mapTo(shown.viewport(), QPoint()).y() / table.height()
+
+    bar = shown.verticalScrollBar()
+    bar.setValue(reply_view(shown, 1).y() + round(0.7 * table.height()))
+    assert share() == pytest.approx(0.7, abs=0.001)
+    for size, width in ((125, 800), (150, 800), (100, 800), (100, 480), (100, 800)):
+        theme.set_text_size(size)
+        shown.resize(width, 600)
+        settle(qtbot, shown)
+        assert share() == pytest.approx(0.7, abs=0.01)
+    theme.set_text_size(150)
+    bar.setValue(bar.value() - 2000)  # the person goes elsewhere while it is laid out
+    moved = share()
+    settle(qtbot, shown)
+    assert share() < 0.69
+    assert moved < 0.69
+
+
 def test_list_copies_all_though_it_is_not_filled_yet(qtbot, monkeypatch):
     shown = make_list(qtbot, make_message(99, content="x"))
     monkeypatch.setattr("ui.replies.reply_column.SLICE_S", -1.0)

@@ -80,6 +80,7 @@ class MessageColumn(QScrollArea):
         self._messages: list[Message] = []
         self._views: dict[MessageId, MessageView] = {}
         self._heights: dict[MessageId, int] = {}
+        self._kept: _Anchor | None = None  # until its block is finished
         self._laid_out_for: dict[MessageId, tuple[int, int]] = {}  # width and height of a line
         self._tops: dict[MessageId, int] = {}
         self._busy: set[MessageId] = set()  # views with work left, and messages without a view
@@ -195,7 +196,7 @@ class MessageColumn(QScrollArea):
     def _place(self, deadline: float) -> None:
         """Give every view its place; what is on screen stays where it is."""
         self._is_placing = True
-        anchor = self._anchor()
+        anchor = self._kept or self._anchor()
         changed = self._lay_out_stale(deadline)
         left = (self.width() - self._column) // 2 - BLEED
         frame = _Frame(
@@ -300,20 +301,33 @@ class MessageColumn(QScrollArea):
         return replace(anchor, leaf=leaf, offset=below, height=leaf.height())
 
     def _restore(self, anchor: _Anchor | None) -> None:
+        self._kept = None
         if self._follows_end:
             self._scroll_to(self.verticalScrollBar().maximum())
         elif anchor is not None and anchor.message_id in self._tops:
             self._scroll_to(self._tops[anchor.message_id] + self._offset_of(anchor))
+            leaf = self._leaf_of(anchor)
+            if leaf is not None and not leaf.is_finished and self._is_scaled(anchor):
+                self._kept = anchor  # what it is scaled by is known when all its rows are laid out
+
+    def _leaf_of(self, anchor: _Anchor) -> Leaf | None:
+        """Its block, if that is still there."""
+        view = self._views.get(anchor.message_id)
+        return anchor.leaf if view is not None and anchor.leaf in view.leaves() else None
+
+    def _is_scaled(self, anchor: _Anchor) -> bool:
+        """Whether its message was laid out for another width or text size since."""
+        return self._laid_out_for.get(anchor.message_id) != anchor.laid_out_for
 
     def _offset_of(self, anchor: _Anchor) -> int:
         """Where that is in its message now."""
-        view, leaf = self._views.get(anchor.message_id), anchor.leaf
-        if view is None or leaf is None or leaf not in view.leaves():
+        leaf = self._leaf_of(anchor)
+        if leaf is None:
             return anchor.offset
         offset = anchor.offset
-        if self._laid_out_for.get(anchor.message_id) != anchor.laid_out_for and anchor.height:
+        if self._is_scaled(anchor) and anchor.height:
             offset = round(offset * leaf.height() / anchor.height)
-        return _top_in(view, leaf) + offset
+        return _top_in(self._views[anchor.message_id], leaf) + offset
 
     def _scroll_to(self, value: int) -> None:
         was_placing, self._is_placing = self._is_placing, True
@@ -323,6 +337,7 @@ class MessageColumn(QScrollArea):
 
     def _scrolled_to(self, value: int) -> None:
         if not self._is_placing:
+            self._kept = None
             self._follows_end = value >= self.verticalScrollBar().maximum() - _AT_END
             if self._busy or self._stale:
                 self._pacer.request()
