@@ -4,7 +4,7 @@ transformers lets a model's attention be chosen by name and hands each layer's n
 to a cache object. So a `Cache` of ours stores them in the blocks, and an attention function of ours,
 registered under a name, reads the blocks:
 
-    layer: q, k, v  ->  cache.update(k, v, layer, kwargs)      stores; leaves itself in kwargs
+    layer: q, k, v  ->  cache.update(k, v, layer, kwargs)      stores; leaves itself in kwargs, or beside
                     ->  attention(q, k, v, mask=None, **kwargs)    asks that cache to attend
 
 No mask function is registered under the name, and then transformers builds no masks at all. Every
@@ -14,6 +14,7 @@ What cannot work this way is refused when the model is opened, with the reason: 
 goes through all layers and sees what each of them asks for.
 """
 
+import threading
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
@@ -251,10 +252,31 @@ class _AttentionError(ValueError):
     """A layer asks for an attention that we do not have."""
 
 
-def _leave_trail(cache: Cache, layer_idx: int, kwargs: MutableMapping[str, object] | None) -> None:
-    """Tell the attention function, which gets the same kwargs, who has the keys and of what layer."""
+class _Trail(threading.local):
+    """Where keys went that a layer stored last without handing on its attention's arguments."""
+
+    last: "tuple[BlockCache | _ProbeCache, int] | None" = None
+
+    def pop(self) -> "tuple[BlockCache | _ProbeCache, int]":
+        last, self.last = self.last, None
+        if last is None:
+            raise _AttentionError("a layer attends without having stored keys")
+        return last
+
+
+_trail = _Trail()
+
+
+def _leave_trail(
+    cache: "BlockCache | _ProbeCache", layer_idx: int, kwargs: MutableMapping[str, object] | None
+) -> None:
+    """Tell the attention function who has the keys and of what layer.
+
+    It gets the same kwargs, or comes next in the same thread.
+    """
     if kwargs is None:
-        raise _AttentionError("the layer gives its cache no access to the attention's arguments")
+        _trail.last = cache, layer_idx
+        return
     kwargs["quire_cache"] = cache
     kwargs["quire_layer"] = layer_idx
 
@@ -269,8 +291,8 @@ def _attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     *,
-    quire_cache: "BlockCache | _ProbeCache",
-    quire_layer: int,
+    quire_cache: "BlockCache | _ProbeCache | None" = None,
+    quire_layer: int = 0,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer: (1, H, T, D) to (1, T, H, D), and no weights."""
@@ -278,6 +300,8 @@ def _attend(
         raise _AttentionError("masks and attention sinks are not supported")
     if kwargs.get("position_bias") is not None or not getattr(module, "is_causal", True):
         raise _AttentionError("position biases and attention to later tokens are not supported")
+    if quire_cache is None:
+        quire_cache, quire_layer = _trail.pop()
     call = LayerCall(
         query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap
     )

@@ -1,138 +1,29 @@
-"""Makes the arguments of transformers' config classes from GGUF metadata. Pure Python.
+"""From GGUF metadata to the configuration of the families that our decoder computes. Pure Python."""
 
-One function per family; each starts from what all decoder-only families share.
-"""
-
-import math
-from collections.abc import Callable
-
+from inference.model.gguf_config_parts import (
+    LONGROPE_TENSOR,
+    ConfigValues,
+    layer_types,
+    partial_rotary,
+    plain_config,
+    plain_head_size,
+    rope_parameters,
+    whole_head_rotary,
+    whole_number,
+)
 from inference.model.gguf_metadata import GgufMetadata
-from inference.model.size_limits import MAX_EXPERTS, MAX_HEAD_SIZE, MAX_HEADS, MAX_INT, MAX_LAYERS
+from inference.model.size_limits import MAX_INT
 
-ConfigValues = dict[str, object]
-ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
-
-LONGROPE_TENSOR = "rope_factors_long.weight"
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
 _GEMMA2_27B_LAYERS = 46
-
-
-def plain_config(meta: GgufMetadata) -> ConfigValues:
-    """Make what every family has: Llama, Mistral, SmolLM, Qwen.
-
-    Raises:
-        ModelFileError: A required key is missing or contradicts the tensors.
-        UnsupportedModelError: Mixture of experts, or layers that differ in size.
-    """
-    if meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
-        raise meta.unsupported("A mixture-of-experts model, which Quire cannot run from GGUF yet.")
-    hidden_size = meta.integer("embedding_length")
-    num_heads = meta.integer("attention.head_count", within=(1, MAX_HEADS))
-    num_kv_heads = meta.integer("attention.head_count_kv", num_heads, within=(1, MAX_HEADS))
-    if num_heads % num_kv_heads:
-        raise meta.fail(f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads.")
-    return {
-        "vocab_size": _vocab_size(meta, hidden_size),
-        "hidden_size": hidden_size,
-        "intermediate_size": meta.integer("feed_forward_length"),
-        "num_hidden_layers": _num_layers(meta),
-        "num_attention_heads": num_heads,
-        "num_key_value_heads": num_kv_heads,
-        "head_dim": _head_size(meta, hidden_size, num_heads),
-        "max_position_embeddings": meta.integer("context_length"),
-        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": rope_parameters(meta),
-        "tie_word_embeddings": "output.weight" not in meta.tensors,
-        "bos_token_id": meta.token_id("bos_token_id"),
-        "eos_token_id": meta.token_id("eos_token_id"),
-        "pad_token_id": None,
-    }
-
-
-def _vocab_size(meta: GgufMetadata, hidden_size: int) -> int:
-    embedding = meta.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise meta.fail("The tensor 'token_embd.weight' is missing.")
-    if len(embedding.shape) != 2 or embedding.shape[1] != hidden_size:
-        raise meta.fail(
-            f"The tensor 'token_embd.weight' has the shape {embedding.shape}, but "
-            f"'{meta.architecture}.embedding_length' is {hidden_size:,}."
-        )
-    return embedding.shape[0]
-
-
-def _num_layers(meta: GgufMetadata) -> int:
-    num_layers = meta.integer("block_count", within=(1, MAX_LAYERS))
-    layer_ids = {name.split(".", 2)[1] for name in meta.tensors if name.startswith("blk.")}
-    for layer_id in range(num_layers):
-        if str(layer_id) not in layer_ids:
-            raise meta.fail(
-                f"The tensors 'blk.{layer_id}.*' are missing; the model should have "
-                f"{num_layers} layers."
-            )
-    return num_layers
-
-
-def _head_size(meta: GgufMetadata, hidden_size: int, num_heads: int) -> int:
-    if not meta.has("attention.key_length") and hidden_size % num_heads:
-        raise meta.fail(f"{num_heads} attention heads do not divide a width of {hidden_size:,}.")
-    within = (1, MAX_HEAD_SIZE)
-    size = meta.integer("attention.key_length", hidden_size // num_heads, within=within)
-    value_size = meta.integer("attention.value_length", size, within=within)
-    if size != value_size or size % 2:
-        raise meta.unsupported(
-            f"Attention heads of {size} (keys) and {value_size} (values) numbers, which Quire "
-            "cannot run."
-        )
-    return size
-
-
-def rope_parameters(meta: GgufMetadata) -> ConfigValues:
-    """Make the rotary parameters: base, and the scaling to longer contexts.
-
-    Factors per frequency (the tensor "rope_freqs.weight" of Llama 3) are not here: they change
-    the finished module.
-    """
-    values: ConfigValues = {
-        "rope_type": "default",
-        "rope_theta": meta.number("rope.freq_base", 10_000.0),
-    }
-    kind = meta.word("rope.scaling.type") or "none"
-    if kind == "none" or (kind == "longrope" and LONGROPE_TENSOR in meta.tensors):
-        return values  # longrope: the family that has the tensors adds the factors
-    factor = meta.number("rope.scaling.factor", 1.0)
-    if kind == "linear":
-        return values if factor == 1.0 else {**values, "rope_type": "linear", "factor": factor}
-    if kind != "yarn":
-        raise meta.unsupported(f"The rotary scaling {kind!r:.60}, which Quire does not know.")
-    context = meta.integer("context_length")
-    original = meta.integer("rope.scaling.original_context_length", max(1, round(context / factor)))
-    magnitude = (1.0 + 0.1 * math.log(factor)) if factor > 1 else 1.0
-    return {
-        **values,
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": original,
-        "attention_factor": meta.number("rope.scaling.attn_factor", 1.0) * magnitude,
-        "beta_fast": meta.number("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": meta.number("rope.scaling.yarn_beta_slow", 1.0),
-    }
-
-
-def _whole_head_rotary(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
-    size = meta.integer("rope.dimension_count", _int(values, "head_dim"))
-    if size != values["head_dim"]:
-        raise meta.unsupported(
-            f"Rotary embedding over {size} of {values['head_dim']} numbers per head, which Quire "
-            f"cannot run for the architecture '{meta.architecture}'."
-        )
-    return values
+_EXAONE4_32B_LAYERS = 64
+_SMOLLM3_PERIOD = 4
 
 
 def llama_config(meta: GgufMetadata) -> ConfigValues:
     """Llama 1 to 3, Mistral, SmolLM and their kin."""
-    values = _whole_head_rotary(meta, plain_config(meta))
+    values = whole_head_rotary(meta, plain_config(meta))
     values["attention_bias"] = "blk.0.attn_q.bias" in meta.tensors
     values["mlp_bias"] = "blk.0.ffn_gate.bias" in meta.tensors
     return values
@@ -140,9 +31,7 @@ def llama_config(meta: GgufMetadata) -> ConfigValues:
 
 def qwen2_config(meta: GgufMetadata) -> ConfigValues:
     """Qwen 2 and 2.5: biases on q, k and v are part of the architecture."""
-    values = plain_config(meta)
-    if values["head_dim"] != _int(values, "hidden_size") // _int(values, "num_attention_heads"):
-        raise meta.unsupported("A Qwen 2 with a head size of its own, which Quire cannot run.")
+    values = plain_head_size(meta, plain_config(meta))
     return {**values, "use_sliding_window": False}
 
 
@@ -154,9 +43,13 @@ def qwen3_config(meta: GgufMetadata) -> ConfigValues:
 def granite_config(meta: GgufMetadata) -> ConfigValues:
     """Granite 3: a Llama with four multipliers."""
     values = llama_config(meta)
-    head_size = _int(values, "head_dim")
+    return {**values, **granite_multipliers(meta, values)}
+
+
+def granite_multipliers(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
+    """What multiplies embedding, scores, results and logits."""
+    head_size = whole_number(values, "head_dim")
     return {
-        **values,
         "embedding_multiplier": meta.number("embedding_scale", 1.0),
         "residual_multiplier": meta.number("residual_scale", 1.0),
         "attention_multiplier": meta.number("attention.scale", head_size**-0.5),
@@ -164,17 +57,74 @@ def granite_config(meta: GgufMetadata) -> ConfigValues:
     }
 
 
+def smollm3_config(meta: GgufMetadata) -> ConfigValues:
+    """SmolLM 3: a Llama in which every fourth layer has no rotary embedding; the file does not say so."""
+    values = llama_config(meta)
+    num_layers = whole_number(values, "num_hidden_layers")
+    turned = [int((index + 1) % _SMOLLM3_PERIOD != 0) for index in range(num_layers)]
+    return {**values, "no_rope_layers": turned, "use_sliding_window": False}
+
+
 def olmo2_config(meta: GgufMetadata) -> ConfigValues:
-    """OLMo 2; OLMo 3 uses the same word, with a sliding window."""
-    if meta.has("attention.sliding_window"):
-        raise meta.unsupported("An OLMo 3 model, which Quire cannot run from GGUF yet.")
-    return {**_whole_head_rotary(meta, plain_config(meta)), "attention_bias": False}
+    """OLMo 2."""
+    values = plain_head_size(meta, whole_head_rotary(meta, plain_config(meta)))
+    return {**values, "attention_bias": False}
+
+
+def olmo3_config(meta: GgufMetadata) -> ConfigValues:
+    """OLMo 3: an OLMo 2 with sliding windows; only full layers are scaled to longer contexts."""
+    values = olmo2_config(meta)
+    full = rope_parameters(meta)
+    sliding = {"rope_type": "default", "rope_theta": full["rope_theta"]}
+    return {
+        **values,
+        "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "layer_types": layer_types(meta, whole_number(values, "num_hidden_layers"), period=4),
+    }
+
+
+def exaone4_config(meta: GgufMetadata) -> ConfigValues:
+    """EXAONE 4: the 32B has sliding windows, and no rotary embedding in its full layers."""
+    values = plain_head_size(meta, whole_head_rotary(meta, plain_config(meta)))
+    num_layers = whole_number(values, "num_hidden_layers")
+    if num_layers != _EXAONE4_32B_LAYERS and not meta.has("attention.sliding_window"):
+        full = ["full_attention"] * num_layers
+        return {**values, "sliding_window": None, "layer_types": full}
+    return {
+        **values,
+        "sliding_window": meta.integer("attention.sliding_window", 4096),
+        "layer_types": layer_types(meta, num_layers, period=4),
+    }
+
+
+def glm4_config(meta: GgufMetadata) -> ConfigValues:
+    """GLM 4 of 2025: norms on both sides; half of each head is turned, in pairs."""
+    if meta.has("rope.dimension_sections"):
+        raise meta.unsupported("A GLM 4 that sees images, which Quire cannot run.")
+    values = plain_config(meta)
+    return {
+        **values,
+        "rope_parameters": partial_rotary(meta, values),
+        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
+    }
+
+
+def seed_oss_config(meta: GgufMetadata) -> ConfigValues:
+    """Seed-OSS: a Llama with biases on query, key and value."""
+    values = whole_head_rotary(meta, plain_config(meta))
+    return {**values, "attention_bias": True, "attention_out_bias": False, "mlp_bias": False}
+
+
+def ernie4_5_config(meta: GgufMetadata) -> ConfigValues:
+    """ERNIE 4.5, dense: a Llama that turns pairs (2i, 2i + 1)."""
+    return {**whole_head_rotary(meta, plain_config(meta)), "use_bias": False}
 
 
 def gemma2_config(meta: GgufMetadata) -> ConfigValues:
     """Gemma 2: every second layer looks back only over a window; soft caps."""
     values = plain_config(meta)
-    num_layers = _int(values, "num_hidden_layers")
+    num_layers = whole_number(values, "num_hidden_layers")
     return {
         **values,
         "query_pre_attn_scalar": _gemma_query_scale(values, num_layers == _GEMMA2_27B_LAYERS),
@@ -188,7 +138,7 @@ def gemma2_config(meta: GgufMetadata) -> ConfigValues:
 def gemma3_config(meta: GgufMetadata) -> ConfigValues:
     """Gemma 3, text: five windowed layers, then a full one; two rotary bases."""
     values = plain_config(meta)
-    num_layers = _int(values, "num_hidden_layers")
+    num_layers = whole_number(values, "num_hidden_layers")
     whole = rope_parameters(meta)
     whole["rope_theta"] = meta.number("rope.freq_base", 1_000_000.0)
     local_base = meta.number("rope.freq_base_swa", GEMMA_LOCAL_ROPE_BASE)
@@ -209,37 +159,15 @@ def gemma3_config(meta: GgufMetadata) -> ConfigValues:
 def _gemma_query_scale(values: ConfigValues, is_27b: bool) -> int:
     """The number under the root that divides queries; not stored in the file, only the 27B differ."""
     if is_27b:
-        return _int(values, "hidden_size") // _int(values, "num_attention_heads")
-    return _int(values, "head_dim")
-
-
-def layer_types(meta: GgufMetadata, num_layers: int, *, period: int) -> list[str]:
-    """Name each layer's attention; the last of each `period` layers sees everything."""
-    windowed = meta.flags("attention.sliding_window_pattern")
-    if windowed is None:
-        if meta.has("attention.sliding_window_pattern"):
-            period = meta.integer("attention.sliding_window_pattern", within=(1, MAX_LAYERS))
-        windowed = [(layer_id + 1) % period != 0 for layer_id in range(num_layers)]
-    if len(windowed) < num_layers:
-        raise meta.fail(
-            f"'{meta.architecture}.attention.sliding_window_pattern' has {len(windowed)} items "
-            f"for {num_layers} layers."
-        )
-    return ["sliding_attention" if on else "full_attention" for on in windowed[:num_layers]]
+        return whole_number(values, "hidden_size") // whole_number(values, "num_attention_heads")
+    return whole_number(values, "head_dim")
 
 
 def phi3_config(meta: GgufMetadata) -> ConfigValues:
     """Phi 3, 3.5 and 4-mini; rotary factors per frequency are added by the loader."""
-    values = plain_config(meta)
-    head_size = _int(values, "head_dim")
-    if head_size * _int(values, "num_attention_heads") != values["hidden_size"]:
-        raise meta.unsupported("A Phi 3 with a head size of its own, which Quire cannot run.")
-    del values["head_dim"]
-    rope = rope_parameters(meta)
-    rope["partial_rotary_factor"] = (
-        meta.integer("rope.dimension_count", head_size, within=(1, head_size)) / head_size
-    )
-    context = _int(values, "max_position_embeddings")
+    whole = plain_config(meta)
+    values, rope = plain_head_size(meta, whole), partial_rotary(meta, whole)
+    context = whole_number(values, "max_position_embeddings")
     original = meta.integer("rope.scaling.original_context_length", context)
     if LONGROPE_TENSOR in meta.tensors:
         rope["rope_type"] = "longrope"
@@ -252,10 +180,3 @@ def phi3_config(meta: GgufMetadata) -> ConfigValues:
         "original_max_position_embeddings": original,
         "sliding_window": window or None,
     }
-
-
-def _int(values: ConfigValues, key: str) -> int:
-    value = values[key]
-    if not isinstance(value, int):
-        raise TypeError(f"{key} is no whole number")
-    return value

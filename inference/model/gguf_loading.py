@@ -134,22 +134,25 @@ def fill_weights(
         ModelFileError: A tensor is missing, has another shape, or has no use.
     """
     is_tied = bool(plan.config["tie_word_embeddings"])
-    shapes = {
-        name: tuple(parameter.shape)
-        for name, parameter in module.named_parameters(remove_duplicate=False)
+    names = [
+        name
+        for name, _ in module.named_parameters(remove_duplicate=False)
         if not (is_tied and name == "lm_head.weight")
-    }
-    check_tensors(
-        {plan.source(name).tensor_name: shape for name, shape in shapes.items()}, plan, file
-    )
+    ]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        shape = tuple(module.get_parameter(name).shape)
+        shapes |= plan.source(name).tensor_shapes(_stored_shape(shape))
+    check_tensors(shapes, plan, file)
     total = sum(tensor.num_bytes for tensor in file.tensors.values())
     done = 0
-    for name, weight in unpacked(list(shapes), lambda name: _read_weight(name, plan, file, dtype)):
+    for name, weight in unpacked(names, lambda name: _read_weight(name, plan, file, dtype)):
         is_on_host = places is not None and place_of(name, places) == "cpu"
+        weight = weight.view(module.get_parameter(name).shape)
         _assign(module, name, weight if is_on_host else weight.to(device))
-        tensor = file.tensors[plan.source(name).tensor_name]
-        file.release(tensor.name)
-        done += tensor.num_bytes
+        for tensor_name in plan.source(name).tensor_names:
+            file.release(tensor_name)
+            done += file.tensors[tensor_name].num_bytes
         reporter.advance(done, total)
     if is_tied:
         _assign(module, "lm_head.weight", module.get_parameter("model.embed_tokens.weight"))
@@ -195,8 +198,22 @@ def check_tensors(shapes: Mapping[str, tuple[int, ...]], plan: GgufPlan, file: G
             )
 
 
+def _stored_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A matrix of one row is stored as a vector."""
+    return shape[1:] if len(shape) == 2 and shape[0] == 1 else shape
+
+
 def _read_weight(name: str, plan: GgufPlan, file: GgufFile, dtype: torch.dtype) -> Tensor:
     source = plan.source(name)
+    if source.change == "joined":
+        halves = [file.tensors[tensor_name] for tensor_name in source.tensor_names]
+        return torch.cat(
+            [
+                dequantize(file.tensor_data(half.name), half.type_name, half.shape, dtype)
+                for half in halves
+            ],
+            dim=1,
+        )
     tensor = file.tensors[source.tensor_name]
     data = file.tensor_data(source.tensor_name)
     if source.change == "one_added":

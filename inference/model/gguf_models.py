@@ -1,30 +1,15 @@
-"""Which GGUF architectures run, as which transformers model, and where each weight comes from.
+"""What to build for one GGUF file, and where each weight comes from. Pure Python."""
 
-Pure Python. The weights of a module are looked up by transformers' name; what the file calls them,
-and how the converter of llama.cpp changed them, is here.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from inference.formats.gguf import GgufFile
-from inference.model.gguf_configs import (
-    ConfigBuilder,
-    ConfigValues,
-    gemma2_config,
-    gemma3_config,
-    granite_config,
-    llama_config,
-    olmo2_config,
-    phi3_config,
-    plain_config,
-    qwen2_config,
-    qwen3_config,
-)
+from inference.model.gguf_config_parts import ConfigValues
+from inference.model.gguf_families import FAMILIES, MIXTRAL, OLMO3, Family
 from inference.model.gguf_metadata import GgufMetadata
+from inference.model.size_limits import MAX_EXPERTS
 
-Change = Literal["none", "interleaved_q", "interleaved_k", "one_added"]
+Change = Literal["none", "interleaved_q", "interleaved_k", "one_added", "joined"]
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_LONG = "rope_factors_long.weight"
@@ -46,62 +31,8 @@ _LAYER_NAMES = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_POST_NORMS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How one GGUF architecture becomes a transformers model.
-
-    Attributes:
-        module: Package under transformers.models.
-        config_class: Name of the config there.
-        model_class: Name of the causal model there.
-        build_config: Makes the config's arguments.
-        layer_names: Where it differs from the usual names, transformers' to GGUF's.
-        interleaves_rotary: Rows of q and k lie in pairs (2i, 2i + 1), as llama.cpp's rotary
-            embedding wants them, instead of in halves.
-        adds_one_to_norms: The file holds 1 + weight for norms.
-        uses_longrope: Factors for short and long contexts are tensors of the file.
-    """
-
-    module: str
-    config_class: str
-    model_class: str
-    build_config: ConfigBuilder
-    layer_names: Mapping[str, str] = field(default_factory=dict)
-    interleaves_rotary: bool = False
-    adds_one_to_norms: bool = False
-    uses_longrope: bool = False
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        "llama", "LlamaConfig", "LlamaForCausalLM", llama_config, interleaves_rotary=True
-    ),
-    "qwen2": Family("qwen2", "Qwen2Config", "Qwen2ForCausalLM", qwen2_config),
-    "qwen3": Family("qwen3", "Qwen3Config", "Qwen3ForCausalLM", qwen3_config),
-    "gemma": Family(
-        "gemma", "GemmaConfig", "GemmaForCausalLM", plain_config, adds_one_to_norms=True
-    ),
-    "gemma2": Family(
-        "gemma2", "Gemma2Config", "Gemma2ForCausalLM", gemma2_config, _POST_NORMS,
-        adds_one_to_norms=True,
-    ),
-    "gemma3": Family(
-        "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM", gemma3_config, _POST_NORMS,
-        adds_one_to_norms=True,
-    ),
-    "phi3": Family("phi3", "Phi3Config", "Phi3ForCausalLM", phi3_config, uses_longrope=True),
-    "granite": Family(
-        "granite", "GraniteConfig", "GraniteForCausalLM", granite_config, interleaves_rotary=True
-    ),
-    "olmo2": Family("olmo2", "Olmo2Config", "Olmo2ForCausalLM", olmo2_config, _POST_NORMS),
-}  # fmt: skip
+_GATES_OF_EXPERTS = "ffn_gate_exps"
+_UPS_OF_EXPERTS = "ffn_up_exps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +42,28 @@ class WeightSource:
     Attributes:
         tensor_name: In the GGUF file.
         change: What the converter did to it, to be undone.
+        joined_name: A second tensor, whose rows follow those of the first, for each expert; if any.
     """
 
     tensor_name: str
     change: Change
+    joined_name: str | None = None
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """All tensors of the file that it takes."""
+        return (
+            (self.tensor_name,)
+            if self.joined_name is None
+            else (self.tensor_name, self.joined_name)
+        )
+
+    def tensor_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The tensors that a parameter of that shape is made of."""
+        if self.joined_name is None:
+            return {self.tensor_name: shape}
+        experts, rows, columns = shape
+        return dict.fromkeys(self.tensor_names, (experts, rows // 2, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +86,16 @@ class GgufPlan:
         top = _TOP_NAMES.get(stem)
         if top is not None:
             return WeightSource(f"{top}.{kind}", self._change(top, kind))
+        if kind not in ("weight", "bias"):  # experts are no modules
+            stem, kind = parameter_name, "weight"
         _, _, layer_id, part = stem.split(".", 3)
         name = self.family.layer_names.get(part) or _LAYER_NAMES[part]
-        return WeightSource(f"blk.{layer_id}.{name}.{kind}", self._change(name, kind))
+        prefix = f"blk.{layer_id}"
+        if name == _GATES_OF_EXPERTS:
+            return WeightSource(
+                f"{prefix}.{name}.{kind}", "joined", f"{prefix}.{_UPS_OF_EXPERTS}.{kind}"
+            )
+        return WeightSource(f"{prefix}.{name}.{kind}", self._change(name, kind))
 
     def is_known_tensor(self, tensor_name: str) -> bool:
         """Whether a tensor has a use beside the parameters: factors of the rotary embedding."""
@@ -165,12 +121,21 @@ def plan_model(file: GgufFile) -> GgufPlan:
         UnsupportedModelError: The architecture, or a variant of it, is not known here.
     """
     meta = GgufMetadata(file.metadata, file.tensors, file.path)
-    family = FAMILIES.get(meta.architecture)
+    family = _find_family(meta)
     if meta.architecture in ("clip", "mmproj"):
         raise meta.unsupported("This is the image part of a model, without the language model.")
     if family is None:
         raise meta.unsupported(
-            f"The architecture {meta.architecture[:60]!r} is not known. Quire opens GGUF files of "
-            f"{', '.join(sorted(FAMILIES))}."
+            f"The architecture {meta.architecture[:60]!r} is not one of the {len(FAMILIES)} that Quire "
+            "opens from GGUF, such as llama, qwen3, gemma3, phi3 and granite."
         )
     return GgufPlan(meta.architecture, family, family.build_config(meta))
+
+
+def _find_family(meta: GgufMetadata) -> Family | None:
+    """Two models have no word of their own."""
+    if meta.architecture == "llama" and meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
+        return MIXTRAL
+    if meta.architecture == "olmo2" and meta.has("attention.sliding_window"):
+        return OLMO3
+    return FAMILIES.get(meta.architecture)

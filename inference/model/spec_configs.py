@@ -8,20 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from inference.model.size_limits import MAX_HEAD_SIZE, MAX_LAYERS
-from inference.model.spec import Activation, LayerSpec, ModelSpec, RopeSpec, UnsupportedSpecError
+from inference.model.spec import Activation, LayerSpec, ModelSpec, UnsupportedSpecError
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
-from inference.model.spec_rope import make_rope, stable_context_tokens
+from inference.model.spec_ropes import spec_ropes, stable_context
 from inference.model.spec_values import SpecValues
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
 HEAD_TENSOR = "lm_head.weight"
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
-_ROPE_BASE = 10_000.0
-_GEMMA3_ROPE_BASE = 1_000_000.0
-
-RopeValues = dict[str, object]
 
 
 def spec_from_folder(config: Mapping[str, object], tensor_names: Collection[str] = ()) -> ModelSpec:
@@ -48,14 +43,14 @@ def spec_from_folder(config: Mapping[str, object], tensor_names: Collection[str]
 
 
 def spec_from_gguf(
-    architecture: str,
+    name: str,
     config: Mapping[str, object],
     rope_factors: Mapping[str, Sequence[float]] | None = None,
 ) -> ModelSpec:
     """Describe the model of a GGUF file.
 
     Args:
-        architecture: The file's word.
+        name: Its family in `spec_families`.
         config: What `gguf_configs` made of its metadata.
         rope_factors: Those of its tensors that hold factors for the rotary embedding, by name:
             ROPE_FREQS, ROPE_FACTORS_SHORT.
@@ -63,15 +58,13 @@ def spec_from_gguf(
     Raises:
         UnsupportedSpecError: The family, or an option of it, is not known here.
     """
-    if architecture not in FAMILIES:
-        raise UnsupportedSpecError(f"the architecture {architecture[:40]!r}")
     factors = rope_factors or {}
     values = dict(config)
     rope = SpecValues(values).table("rope_parameters")
     if ROPE_FACTORS_SHORT in factors and rope.get("rope_type") == "longrope":
         values["rope_parameters"] = {**rope, "short_factor": list(factors[ROPE_FACTORS_SHORT])}
     divisors = factors.get(ROPE_FREQS)
-    return _build(architecture, values, None if divisors is None else tuple(divisors))
+    return _build(name, values, None if divisors is None else tuple(divisors))
 
 
 def _build(
@@ -86,9 +79,12 @@ def _build(
     if num_heads % num_kv_heads:
         raise UnsupportedSpecError(f"{num_heads} heads over {num_kv_heads} key/value heads")
     windows = _windows(family, values)
-    ropes, rope_indexes = _ropes(
+    ropes, rope_indexes = spec_ropes(
         name, values, windows, head_dim=head_dim, context=context_tokens, divisors=divisors
     )
+    for flag in family.refused_flags:
+        if values.flag(flag, False):
+            raise UnsupportedSpecError(f"the option {flag!r}")
     spec = ModelSpec(
         family=name,
         vocab_size=values.integer("vocab_size"),
@@ -109,7 +105,7 @@ def _build(
         attention_scale=_attention_scale(family, values, head_dim),
         is_head_tied=values.flag("tie_word_embeddings", False),
         context_tokens=context_tokens,
-        stable_context_tokens=_stable_context(name, values, context_tokens),
+        stable_context_tokens=stable_context(name, values, context_tokens),
     )
     return _with_scales(spec, family, values)
 
@@ -198,81 +194,3 @@ def _layer_types(
         return [_FULL if (index + 1) % period == 0 else _SLIDING for index in range(num_layers)]
     first = values.integer("max_window_layers") if has_window else num_layers
     return [_SLIDING if index >= first else _FULL for index in range(num_layers)]
-
-
-def _ropes(
-    name: str,
-    values: SpecValues,
-    windows: list[int | None],
-    *,
-    head_dim: int,
-    context: int,
-    divisors: tuple[float, ...] | None,
-) -> tuple[tuple[RopeSpec, ...], list[int]]:
-    """The rotary embeddings, and which of them each layer uses."""
-    variants = _rope_variants(name, values)
-    if len(variants) > 1 and divisors is not None:
-        raise UnsupportedSpecError("rotary factors for two embeddings")
-    ropes = tuple(
-        make_rope(variant, head_dim=head_dim, context_tokens=context, divisors=divisors)
-        for variant in variants
-    )
-    if len({len(rope.inverse_frequencies) for rope in ropes}) > 1:
-        raise UnsupportedSpecError("rotary embeddings of two sizes")
-    last = len(ropes) - 1
-    return ropes, [0 if window is None else last for window in windows]
-
-
-def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
-    """The rotary parameters: of all layers; or of full layers, then of sliding ones."""
-    if name == "gemma3":
-        return _gemma3_variants(values)
-    rope = values.table("rope_scaling") or values.table("rope_parameters")
-    if any(isinstance(value, dict) for value in rope.values()):
-        raise UnsupportedSpecError("a rotary embedding for each kind of layer")
-    base = values.number("rope_theta", _ROPE_BASE)
-    partial = values.number("partial_rotary_factor", 1.0)
-    rope = {"rope_theta": base, "partial_rotary_factor": partial, **rope}
-    rope = _with_kind(rope, is_phi=name == "phi3")
-    if name != "phi3" and SpecValues(rope).number("partial_rotary_factor") != 1.0:
-        raise UnsupportedSpecError("a rotary embedding of part of each head")
-    if rope["rope_type"] not in _SCALED_BY_CONTEXT:
-        return [rope]
-    # Outside the rotary parameters it has the last word, as Phi 3 stores it.
-    if values.has("original_max_position_embeddings"):
-        original = values.integer("original_max_position_embeddings")
-        rope["original_max_position_embeddings"] = original
-    return [rope]
-
-
-def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
-    both = values.table("rope_parameters")
-    if set(both) - {_FULL, _SLIDING}:
-        raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
-    table = SpecValues(both)
-    full: RopeValues = {
-        "rope_theta": values.number("rope_theta", _GEMMA3_ROPE_BASE),
-        **table.table(_FULL),
-        **values.table("rope_scaling"),
-    }
-    sliding: RopeValues = {
-        "rope_theta": values.number("rope_local_base_freq", _ROPE_BASE),
-        **table.table(_SLIDING),
-    }
-    variants = [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
-    if any(SpecValues(rope).number("partial_rotary_factor", 1.0) != 1.0 for rope in variants):
-        raise UnsupportedSpecError("a rotary embedding of part of each head")
-    return variants
-
-
-def _with_kind(rope: RopeValues, *, is_phi: bool) -> RopeValues:
-    values = SpecValues(rope)
-    kind = values.word("rope_type", values.word("type", "default"))
-    if is_phi and kind in ("su", "yarn"):
-        kind = "longrope"  # older configurations of Phi 3 call it so
-    return {**rope, "rope_type": kind}
-
-
-def _stable_context(name: str, values: SpecValues, context: int) -> int | None:
-    limits = [stable_context_tokens(rope, context) for rope in _rope_variants(name, values)]
-    return min((limit for limit in limits if limit is not None), default=None)

@@ -10,8 +10,21 @@ from typing import Literal
 
 from inference.model.spec import Activation, QueryKeyNorm, Role
 
-Biases = Literal["never", "query_key_value", "as_configured"]
+Biases = Literal["never", "query_key_value", "query_key_value_as_configured", "as_configured"]
 Windows = Literal["none", "every_layer", "some_layers", "some_layers_if_asked"]
+Unturned = Literal["none", "as_listed", "full_layers_beside_sliding"]
+Fused = Literal["nothing", "mlp", "attention_and_mlp"]
+
+# Where norms follow attention and MLP too, "post_attention_layernorm" is what it says.
+_POST_NORM_NAMES: dict[Role, str] = {
+    "post_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+_GLM_NORM_NAMES: dict[Role, str] = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_mlp_norm": "post_mlp_layernorm",
+}
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -38,13 +51,19 @@ class Family:
         has_pre_norms: Norms before attention and MLP.
         has_post_norms: Norms on their results.
         adds_one_to_norms: Stored norms lack one.
-        is_fused: One matrix for query, key and value, one for gate and up.
+        norm_names: transformers' names of norms, where they are not Llama's.
+        fused: Whether one matrix holds gate and up, and one query, key and value.
+        rotates_pairs: Rows of queries and keys lie in pairs (2i, 2i + 1), as they are turned.
+        unturned: Which layers have no rotary embedding: those whose number in "no_rope_layers" is 0,
+            or those that see everything where others have a window.
+        has_ropes_by_kind: One rotary embedding for full layers, one for sliding ones.
         scales_embedding: By the root of the width.
         scales_by_scalar: Scores are divided by the root of "query_pre_attn_scalar".
         has_multipliers: Granite's four.
         has_attention_softcap: Whether "attn_logit_softcapping" counts.
         has_logit_softcap: Whether "final_logit_softcapping" counts.
         may_turn_partly: Whether "partial_rotary_factor" counts.
+        refused_flags: Options that nobody is known to have set.
     """
 
     model_class: str
@@ -59,13 +78,18 @@ class Family:
     has_pre_norms: bool = True
     has_post_norms: bool = False
     adds_one_to_norms: bool = False
-    is_fused: bool = False
+    norm_names: Mapping[Role, str] = field(default_factory=dict)
+    fused: Fused = "nothing"
+    rotates_pairs: bool = False
+    unturned: Unturned = "none"
+    has_ropes_by_kind: bool = False
     scales_embedding: bool = False
     scales_by_scalar: bool = False
     has_multipliers: bool = False
     has_attention_softcap: bool = False
     has_logit_softcap: bool = False
     may_turn_partly: bool = False
+    refused_flags: tuple[str, ...] = ()
 
     def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
         """The weights of a layer, in the order of their use.
@@ -74,9 +98,8 @@ class Family:
             attention_bias: What the configuration says.
             mlp_bias: The same.
         """
-        has_biases = self.attention_biases == "query_key_value" or (
-            self.attention_biases == "as_configured" and attention_bias
-        )
+        is_asked = self.attention_biases in ("as_configured", "query_key_value_as_configured")
+        has_biases = self.attention_biases == "query_key_value" or (is_asked and attention_bias)
         has_output_bias = has_biases and self.attention_biases == "as_configured"
         has_mlp_biases = mlp_bias and self.may_have_mlp_biases
         parts: list[tuple[bool, tuple[Role, ...]]] = [
@@ -154,6 +177,7 @@ FAMILIES: dict[str, Family] = {
         windows="some_layers",
         window_period=2,
         has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
         adds_one_to_norms=True,
         scales_embedding=True,
         scales_by_scalar=True,
@@ -167,8 +191,10 @@ FAMILIES: dict[str, Family] = {
         windows="some_layers",
         window_period=6,
         window_period_key="sliding_window_pattern",
+        has_ropes_by_kind=True,
         query_key_norm="head",
         has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
         adds_one_to_norms=True,
         scales_embedding=True,
         scales_by_scalar=True,
@@ -179,7 +205,7 @@ FAMILIES: dict[str, Family] = {
         {**_DEFAULTS, "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
         attention_biases="never",
         windows="every_layer",
-        is_fused=True,
+        fused="attention_and_mlp",
         may_turn_partly=True,
     ),
     "granite": Family(
@@ -191,6 +217,72 @@ FAMILIES: dict[str, Family] = {
         query_key_norm="whole",
         has_pre_norms=False,
         has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
+    ),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5, "sliding_window": 4096},
+        windows="some_layers",
+        window_period=4,
+        has_ropes_by_kind=True,
+        query_key_norm="whole",
+        has_pre_norms=False,
+        has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
+    ),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM",
+        {**_DEFAULTS, "num_key_value_heads": 4, "tie_word_embeddings": True},
+        may_have_mlp_biases=True,
+        unturned="as_listed",
+    ),
+    "exaone4": Family(
+        "Exaone4ForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5, "num_key_value_heads": 32, "sliding_window": 4096},
+        attention_biases="never",
+        windows="some_layers",
+        window_period=4,
+        window_period_key="sliding_window_pattern",
+        unturned="full_layers_beside_sliding",
+        query_key_norm="head",
+        has_pre_norms=False,
+        has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
+    ),
+    "glm4": Family(
+        "Glm4ForCausalLM",
+        {
+            **_DEFAULTS,
+            "rms_norm_eps": 0.00000015625,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "attention_bias": True,
+        },
+        attention_biases="query_key_value_as_configured",
+        has_post_norms=True,
+        norm_names=_GLM_NORM_NAMES,
+        fused="mlp",
+        rotates_pairs=True,
+        may_turn_partly=True,
+    ),
+    "seed_oss": Family(
+        "SeedOssForCausalLM",
+        {**_DEFAULTS, "num_key_value_heads": 8, "head_dim": 128, "attention_bias": True},
+        attention_biases="query_key_value_as_configured",
+        refused_flags=("attention_out_bias", "mlp_bias"),
+    ),
+    "ernie4_5": Family(
+        "Ernie4_5ForCausalLM",
+        {
+            **_DEFAULTS,
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+        },
+        attention_biases="never",
+        rotates_pairs=True,
+        refused_flags=("use_bias",),
     ),
 }
 

@@ -6,11 +6,11 @@ whose rows must be put in another order first.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inference.model.gguf_models import GgufPlan
 from inference.model.spec import ModelSpec, Role, WeightKey
-from inference.model.spec_families import FAMILIES
+from inference.model.spec_families import FAMILIES, Fused
 
 _MODEL_NAMES: dict[Role, str] = {
     "embedding": "model.embed_tokens",
@@ -30,18 +30,19 @@ _LAYER_NAMES: dict[Role, str] = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-# Where norms follow too, "post_attention_layernorm" is what it says.
-_POST_NORM_NAMES: dict[Role, str] = {
-    "post_attention_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm",
-    "post_mlp_norm": "post_feedforward_layernorm",
+_FUSED_MLP: dict[Role, tuple[str, tuple[Role, ...]]] = {
+    "gate": ("mlp.gate_up_proj", ("gate", "up")),
+    "up": ("mlp.gate_up_proj", ("gate", "up")),
 }
-_FUSED_NAMES: dict[Role, tuple[str, tuple[Role, ...]]] = {
+_FUSED_ATTENTION: dict[Role, tuple[str, tuple[Role, ...]]] = {
     "query": ("self_attn.qkv_proj", ("query", "key", "value")),
     "key": ("self_attn.qkv_proj", ("query", "key", "value")),
     "value": ("self_attn.qkv_proj", ("query", "key", "value")),
-    "gate": ("mlp.gate_up_proj", ("gate", "up")),
-    "up": ("mlp.gate_up_proj", ("gate", "up")),
+}
+_FUSED_NAMES: dict[Fused, dict[Role, tuple[str, tuple[Role, ...]]]] = {
+    "nothing": {},
+    "mlp": _FUSED_MLP,
+    "attention_and_mlp": {**_FUSED_MLP, **_FUSED_ATTENTION},
 }
 
 
@@ -54,8 +55,9 @@ class WeightSource:
         tensor_shape: The whole tensor's.
         first_row: The weight's rows are [first_row, first_row + num_rows) of it.
         num_rows: How many.
-        paired_heads: So many heads lie with their rows in pairs (2i, 2i + 1), as llama.cpp's rotary
-            embedding wants them, and must be put in halves; 0: the rows are in order.
+        paired_heads: So many heads lie with their rows in pairs (2i, 2i + 1), as some models and
+            llama.cpp turn them, and must be put in halves; 0: the rows are in order.
+        paired_rows: So many of each such head do, its first ones; 0: all.
         lacks_one: Whether 1 must be added to each number.
     """
 
@@ -64,6 +66,7 @@ class WeightSource:
     first_row: int
     num_rows: int
     paired_heads: int = 0
+    paired_rows: int = 0
     lacks_one: bool = False
 
     @property
@@ -78,12 +81,9 @@ class WeightSource:
         if not self.paired_heads:
             return range(self.first_row, end)
         head_rows = self.num_rows // self.paired_heads
-        return [
-            head + first + pair
-            for head in range(self.first_row, end, head_rows)
-            for first in (0, 1)
-            for pair in range(0, head_rows, 2)
-        ]
+        paired = self.paired_rows or head_rows
+        order = [*range(0, paired, 2), *range(1, paired, 2), *range(paired, head_rows)]
+        return [head + row for head in range(self.first_row, end, head_rows) for row in order]
 
 
 def tensor_shapes(sources: Mapping[WeightKey, WeightSource]) -> dict[str, tuple[int, ...]]:
@@ -123,17 +123,32 @@ def _folder_source(spec: ModelSpec, key: WeightKey) -> WeightSource:
         name = f"model.layers.{key.layer}.{stem}.{kind}"
         if parts:
             return _fused_source(spec, role, name, parts)
-    lacks_one = family.adds_one_to_norms and role.endswith("norm")
-    return WeightSource(name, shape, 0, shape[0], lacks_one=lacks_one)
+    paired_heads = _paired_heads(spec, role) if family.rotates_pairs else 0
+    return WeightSource(
+        name,
+        shape,
+        0,
+        shape[0],
+        paired_heads=paired_heads,
+        paired_rows=spec.rotary_dim if paired_heads else 0,
+        lacks_one=family.adds_one_to_norms and role.endswith("norm"),
+    )
+
+
+def _paired_heads(spec: ModelSpec, role: Role) -> int:
+    """How many heads are turned that a weight belongs to."""
+    heads = {"query": spec.num_heads, "key": spec.num_kv_heads}
+    return heads.get(role.removesuffix("_bias"), 0)
 
 
 def _layer_name(spec: ModelSpec, role: Role) -> tuple[str, tuple[Role, ...]]:
     """Give transformers' name without the kind, and what is fused under it."""
     family = FAMILIES[spec.family]
-    if family.is_fused and role in _FUSED_NAMES:
-        return _FUSED_NAMES[role]
-    if family.has_post_norms and role in _POST_NORM_NAMES:
-        return _POST_NORM_NAMES[role], ()
+    fused = _FUSED_NAMES[family.fused]
+    if role in fused:
+        return fused[role]
+    if role in family.norm_names:
+        return family.norm_names[role], ()
     for known, name in _LAYER_NAMES.items():
         if role in (known, f"{known}_bias"):
             return name, ()
@@ -150,12 +165,9 @@ def _fused_source(spec: ModelSpec, role: Role, name: str, parts: tuple[Role, ...
 def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSource:
     ours = _folder_source(spec, key)
     theirs = plan.source(ours.tensor_name)
-    paired_heads = {"interleaved_q": spec.num_heads, "interleaved_k": spec.num_kv_heads}
-    return WeightSource(
-        theirs.tensor_name,
-        ours.tensor_shape,
-        ours.first_row,
-        ours.num_rows,
-        paired_heads=paired_heads.get(theirs.change, 0),
-        lacks_one=ours.lacks_one and theirs.change != "one_added",
-    )
+    if theirs.change in ("interleaved_q", "interleaved_k"):
+        return replace(
+            ours, tensor_name=theirs.tensor_name, paired_heads=_paired_heads(spec, key.role)
+        )
+    lacks_one = ours.lacks_one and theirs.change != "one_added"
+    return replace(ours, tensor_name=theirs.tensor_name, lacks_one=lacks_one)

@@ -26,16 +26,25 @@ CHAT_TEMPLATE = (
 )
 _ARCHITECTURES = {
     "mistral": "llama",
+    "mixtral": "llama",
     "gemma3_text": "gemma3",
+    "olmo3": "olmo2",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "cohere": "command-r",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
 }
-_INTERLEAVED = ("llama", "granite")
-_ONE_ADDED = ("gemma", "gemma2", "gemma3")
+_INTERLEAVED = ("llama", "granite", "smollm3", "internlm2", "arcee", "olmo", "granitemoe")
+_ONE_ADDED = ("gemma", "gemma2", "gemma3", "nemotron")
+_WITH_PATTERN = ("olmo3", "exaone4")  # their files name the sliding layers
+_ALIASES = {"block_sparse_moe.router.": "block_sparse_moe.router.layer."}
 
 
 def write_twin(
     module: PreTrainedModel,
     path: Path,
     *,
+    architecture: str | None = None,
     quantization: str = "F32",
     extra: Mapping[str, object] | None = None,
     extra_tensors: Mapping[str, npt.NDArray[np.float32]] | None = None,
@@ -47,6 +56,7 @@ def write_twin(
     Args:
         module: A tiny transformers model.
         path: Where to write.
+        architecture: Its word, where it is not what the model's kind has.
         quantization: Type of the matrices whose rows are whole blocks; all else is F32. For types that the
             package cannot make, they become other weights, of the same size.
         extra: More metadata; numbers, text or lists.
@@ -55,7 +65,7 @@ def write_twin(
         drop_keys: Metadata keys to leave out.
     """
     config = module.config
-    architecture = _ARCHITECTURES.get(config.model_type, config.model_type)
+    architecture = architecture or _ARCHITECTURES.get(config.model_type, config.model_type)
     writer = GGUFWriter(path, architecture)
     values = {**_config_metadata(config, architecture), **_vocabulary(config), **(extra or {})}
     for key, value in values.items():
@@ -81,6 +91,17 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
         "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv",
         "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+        "layer_norm_eps": "attention.layer_norm_epsilon",
+        "norm_epsilon": "attention.layer_norm_epsilon",
+        "norm_eps": "attention.layer_norm_epsilon",
+        "clip_qkv": "attention.clamp_kqv",
+        "logit_scale": "logit_scale",
+        "num_experts": "expert_count",
+        "num_local_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "moe_intermediate_size": "expert_feed_forward_length",
+        "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        "use_parallel_residual": "use_parallel_residual",
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
         "embedding_multiplier": "embedding_scale",
@@ -95,9 +116,15 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads  # type: ignore[attr-defined]  # any transformers config
     values[f"{architecture}.attention.key_length"] = head_dim
     values[f"{architecture}.attention.value_length"] = head_dim
-    values[f"{architecture}.rope.dimension_count"] = head_dim
     rope = config.rope_parameters  # type: ignore[attr-defined]  # any transformers config
     whole = rope.get("full_attention", rope)
+    turned = int(head_dim * (whole.get("partial_rotary_factor") or 1.0))
+    values[f"{architecture}.rope.dimension_count"] = turned
+    if architecture == "olmo":  # has it built in
+        values["olmo.attention.layer_norm_epsilon"] = 1e-5
+    if config.model_type in _WITH_PATTERN and config.sliding_window:  # type: ignore[attr-defined]  # any transformers config
+        windowed = [kind == "sliding_attention" for kind in config.layer_types]  # type: ignore[attr-defined]  # these have it
+        values[f"{architecture}.attention.sliding_window_pattern"] = windowed
     values[f"{architecture}.rope.freq_base"] = float(whole["rope_theta"])
     if getattr(config, "sliding_window", None) and architecture != "llama":
         values[f"{architecture}.attention.sliding_window"] = config.sliding_window  # type: ignore[attr-defined]  # Gemma has it
@@ -151,8 +178,23 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
             array = _interleave(array, config.num_key_value_heads)
         if architecture in _ONE_ADDED and name.endswith("norm.weight"):
             array += 1
-        tensors[name_map.get_name(name, try_suffixes=(".weight", ".bias"))] = array
+        for part_name, part in _as_published(name, array).items():
+            tensors[name_map.get_name(part_name, try_suffixes=(".weight", ".bias"))] = part
     return tensors
+
+
+def _as_published(name: str, array: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+    """A parameter as the converter finds it: releases of transformers call and join some otherwise."""
+    for ours, theirs in _ALIASES.items():
+        name = name.replace(ours, theirs)
+    layer, _, expert = name.partition(".experts.")
+    if expert == "gate_up_proj":
+        gate, up = np.split(array, 2, axis=1)
+        prefix = f"{layer.replace('block_sparse_moe', 'mlp')}.experts."
+        return {f"{prefix}gate_proj.weight": gate, f"{prefix}up_proj.weight": up}
+    if expert == "down_proj":
+        return {f"{layer.replace('block_sparse_moe', 'mlp')}.experts.down_proj.weight": array}
+    return {name: array.squeeze(0) if "shared_expert_gate" in name else array}
 
 
 def _interleave(array: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:

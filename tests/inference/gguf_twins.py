@@ -1,9 +1,11 @@
 """Tiny models written as GGUF files and loaded back, for the tests of the GGUF loader."""
 
+import copy
 from pathlib import Path
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GemmaConfig,
     LlamaConfig,
@@ -15,18 +17,91 @@ from inference.formats.gguf import GgufFile
 from inference.model.gguf_loading import build_module, check_weight_types, fill_weights
 from inference.model.gguf_models import plan_model
 from inference.model.progress import LoadReporter
+from tests.inference.gguf_files import write_twin
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
+    WINDOW,
     eager_logits,
     make_config,
     make_tokens,
 )
 
+_SHAPE = {
+    "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_HALF = {"rope_type": "default", "rope_theta": 20_000.0, "partial_rotary_factor": 0.5}
+_WHOLE = {"rope_type": "default", "rope_theta": 20_000.0}
+_LAYERS = ["sliding_attention"] * 3 + ["full_attention"]
+_EXPERTS: dict[str, object] = {"num_experts": 6, "num_experts_per_tok": 2}
+_LOCAL_EXPERTS: dict[str, object] = {"num_local_experts": 6, "num_experts_per_tok": 2}
+
+# Kinds of models by a name for each twin; what is not here is from `tiny_models`.
+_CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
+    "internlm2": ("llama", {}),
+    "exaone": ("llama", {}),
+    "qwen2vl": ("qwen2", {}),
+    "qwen3vl": ("qwen3", {"head_dim": 32}),
+    "olmo3": ("olmo3", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
+    "smollm3": ("smollm3", {"tie_word_embeddings": False}),
+    "exaone4": ("exaone4", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
+    "exaone4-small": (
+        "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}
+    ),
+    "glm4": ("glm4", {"head_dim": 32, "rope_parameters": _HALF}),
+    "seed_oss": ("seed_oss", {"head_dim": 32}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 32}),
+    "arcee": ("arcee", {"head_dim": 16}),
+    "hunyuan-dense": ("hunyuan_v1_dense", {"head_dim": 16, "rope_parameters": _WHOLE}),
+    "starcoder2": ("starcoder2", {"sliding_window": 4096}),
+    "stablelm": ("stablelm", {"rope_parameters": _HALF, "use_qkv_bias": True}),
+    "stablelm-parallel": ("stablelm", {"rope_parameters": _HALF, "use_parallel_residual": True}),
+    "nemotron": ("nemotron", {"head_dim": 16, "rope_parameters": _HALF}),
+    "olmo": ("olmo", {"clip_qkv": 2.0}),
+    "command-r": ("cohere", {"logit_scale": 0.2}),
+    "command-r-norms": ("cohere", {"logit_scale": 0.2, "use_qk_norm": True}),
+    "cohere2": (
+        "cohere2",
+        {"head_dim": 16, "logit_scale": 0.2, "sliding_window": WINDOW, "layer_types": _LAYERS},
+    ),
+    "mixtral": ("mixtral", _LOCAL_EXPERTS),
+    "qwen2moe": (
+        "qwen2_moe",
+        {**_EXPERTS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
+    ),
+    "qwen3moe": (
+        "qwen3_moe",
+        {**_EXPERTS, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16},
+    ),
+    "olmoe": ("olmoe", {**_EXPERTS, "num_key_value_heads": 4}),
+    "granitemoe": (
+        "granitemoe",
+        {**_LOCAL_EXPERTS, "attention_multiplier": 0.2, "residual_multiplier": 0.3,
+         "embedding_multiplier": 2.0, "logits_scaling": 3.0},
+    ),
+}  # fmt: skip
+
+# Those that our decoder computes, and those that are for the bridge alone.
 TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
+    "internlm2", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
+    "glm4", "seed_oss", "ernie4_5",
+]  # fmt: skip
+BRIDGE_TWINS = [
+    "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
+    "command-r", "command-r-norms", "cohere2", "mixtral", "qwen2moe", "qwen3moe", "olmoe",
+    "granitemoe",
 ]  # fmt: skip
 
-EXTRA = {"gemma3": {"gemma3.attention.sliding_window_pattern": 4}}
+EXTRA: dict[str, dict[str, object]] = {
+    "gemma3": {"gemma3.attention.sliding_window_pattern": 4},
+    "qwen2vl": {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]},
+    "qwen3vl": {
+        "qwen3vl.rope.dimension_sections": [8, 4, 4, 0], "qwen3vl.n_deepstack_layers": 0,
+    },
+}  # fmt: skip
+_ARCHITECTURES = ("internlm2", "exaone", "qwen2vl", "qwen3vl")  # no kinds of their own
 
 
 def load_module(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -40,8 +115,19 @@ def load_module(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMod
         return loaded
 
 
+def make_twin(family: str, path: Path) -> PreTrainedModel:
+    """Write a twin, and give the model that it is of."""
+    module = make_twin_module(family)
+    architecture = family if family in _ARCHITECTURES else None
+    write_twin(module, path, architecture=architecture, extra=EXTRA.get(family))
+    return module
+
+
 def make_twin_module(family: str) -> PreTrainedModel:
     """A model whose settings can be told from the file; the head's scale of Gemma cannot."""
+    if family in _CONFIGS:
+        kind, values = _CONFIGS[family]
+        return remake(AutoConfig.for_model(kind, **copy.deepcopy({**_SHAPE, **values})))
     config = make_config(family) if family != "gemma" else make_gemma_config()
     if family.startswith("gemma"):
         config.query_pre_attn_scalar = config.head_dim

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    GPTNeoXConfig,
     GptOssConfig,
     LlamaConfig,
     MambaConfig,
@@ -171,6 +172,23 @@ def test_context_ends_where_rotary_angles_would_change() -> None:
     )
     module = AutoModelForCausalLM.from_config(config).eval()
     assert TransformersBridge(module, Path("long")).stable_context_tokens == 96
+
+
+def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> None:
+    """GPT-NeoX: its cache is told the layer alone."""
+    config = GPTNeoXConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+        num_attention_heads=6, max_position_embeddings=512, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(2)
+    module = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.2)
+    runner = make_runner(module, block_size=P)
+    logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P + 1)
+    expected = last_rows(eager_logits(module, PROMPT), P + 1)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 class OddAttention(nn.Module):

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from inference.model.loader import load_model
 from tests.inference.gguf_files import write_twin
-from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
+from tests.inference.gguf_twins import TWINS, make_twin, remake, wide_config
 from tests.inference.tiny_decoders import ROPES, decoder_from_gguf, make_decoder_runner
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
@@ -34,8 +34,8 @@ def assert_same_logits(path: Path, module: PreTrainedModel, *, num_tokens: int =
 
 @pytest.mark.parametrize("family", TWINS)
 def test_twin_gives_logits_of_the_original(tmp_path: Path, family: str) -> None:
-    module = make_twin_module(family)
-    path = write_twin(module, tmp_path / "twin.gguf", extra=EXTRA.get(family))
+    path = tmp_path / "twin.gguf"
+    module = make_twin(family, path)
     assert_same_logits(path, module)
 
 

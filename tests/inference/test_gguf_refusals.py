@@ -7,7 +7,7 @@ from inference.errors import EngineError, ModelFileError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
 from inference.model.gguf_loading import check_weight_types
 from tests.inference.gguf_files import raw_array, raw_entry, raw_gguf, raw_string, write_twin
-from tests.inference.gguf_twins import load_module
+from tests.inference.gguf_twins import load_module, make_twin_module
 from tests.inference.tiny_models import (
     make_module,
 )
@@ -43,11 +43,11 @@ def test_plan_missing_key_names_it(tmp_path, key):
         ("llama.rope.freq_base", -1.0, "must be a number above 0"),
         ("llama.rope.scaling.type", "spiral", "The rotary scaling 'spiral'"),
         ("llama.rope.dimension_count", 4, "Rotary embedding over 4 of 8 numbers per head"),
-        ("llama.expert_count", 8, "mixture-of-experts"),
+        ("llama.expert_count", 8, "'llama.expert_used_count' is missing"),
         (
             "general.architecture",
             "warp",
-            "'warp' is not known. Quire opens GGUF files of gemma, gemma2,",
+            r"'warp' is not one of the \d\d that Quire opens from GGUF, such as llama",
         ),
         ("general.architecture", "clip", "the image part of a model"),
     ],
@@ -65,9 +65,17 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
 @pytest.mark.parametrize(
     ("family", "extra", "words"),
     [
-        ("qwen2", {"qwen2.attention.key_length": 16, "qwen2.attention.value_length": 16}, "Qwen 2"),
-        ("phi3", {"phi3.attention.key_length": 16, "phi3.attention.value_length": 16}, "Phi 3"),
-        ("olmo2", {"olmo2.attention.sliding_window": 9}, "OLMo 3"),
+        (
+            "qwen2",
+            {"qwen2.attention.key_length": 16, "qwen2.attention.value_length": 16},
+            "size of their own.*'qwen2'",
+        ),
+        (
+            "phi3",
+            {"phi3.attention.key_length": 16, "phi3.attention.value_length": 16},
+            "size of their own.*'phi3'",
+        ),
+        ("qwen2", {"qwen2.expert_count": 8}, "mixture of experts of the architecture 'qwen2'"),
         ("llama", {"llama.attention.value_length": 16}, r"heads of 8 \(keys\) and 16 \(values\)"),
         ("llama", {"llama.rope.scaling.type": "longrope"}, "rotary scaling 'longrope'"),
         (
@@ -81,6 +89,34 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
 def test_load_variant_that_cannot_run_is_refused(tmp_path, family, extra, words):
     path = write_twin(make_module(family), tmp_path / "t.gguf", extra=extra)
     with pytest.raises(ModelFileError, match=words):
+        load_module(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "extra", "tensor", "words"),
+    [
+        ("glm4", {"glm4.rope.dimension_sections": [1, 1, 2, 0]}, None, "sees images"),
+        ("stablelm", {}, "blk.0.attn_q_norm.weight", "norms on queries and keys"),
+        ("mixtral", {}, "blk.0.ffn_gate.0.weight", "every expert for itself"),
+        ("arcee", {"arcee.rope.dimension_count": 4}, None, "4 of 16 numbers per head"),
+        ("cohere2", {"cohere2.attention.sliding_window": 0}, None, "sliding_window' must be"),
+        ("olmoe", {"olmoe.expert_used_count": 7}, None, "expert_used_count' must be"),
+        ("qwen3moe", {}, "blk.0.ffn_gate_shexp.weight", "has no place"),
+    ],
+)
+def test_load_variant_of_a_twin_that_cannot_run_is_refused(tmp_path, family, extra, tensor, words):
+    tensors = {} if tensor is None else {tensor: np.ones(4, np.float32)}
+    module = make_twin_module(family)
+    path = write_twin(module, tmp_path / "t.gguf", extra=extra, extra_tensors=tensors)
+    with pytest.raises(ModelFileError, match=words):
+        load_module(path)
+
+
+def test_load_experts_of_another_shape_name_the_tensor(tmp_path):
+    module = make_twin_module("olmoe")
+    tensors = {"blk.1.ffn_up_exps.weight": np.ones((5, 96, 64), np.float32)}
+    path = write_twin(module, tmp_path / "t.gguf", extra_tensors=tensors)
+    with pytest.raises(ModelFileError, match=r"'blk\.1\.ffn_up_exps\.weight' has the shape \(5, "):
         load_module(path)
 
 
@@ -156,17 +192,18 @@ def test_check_weight_types_unknown_one_names_tensor_and_type(tmp_path):
         check_weight_types(file)
 
 
-def test_load_twin_with_odd_metadata_raises_only_engine_errors(tmp_path):
+@pytest.mark.parametrize("family", ["gemma2", "exaone4", "glm4", "smollm3", "qwen2moe", "cohere2"])
+def test_load_twin_with_odd_metadata_raises_only_engine_errors(tmp_path, family):
     """Every number of the file in turn becomes 0, 1, 3, and the largest."""
-    module = make_module("gemma2")
+    module = make_twin_module(family)
     path = write_twin(module, tmp_path / "t.gguf")
     with GgufFile.read(path) as file:
         keys = [
             key
             for key, value in file.metadata.items()
-            if key.startswith("gemma2.") and isinstance(value, int)
+            if key.startswith(f"{family}.") and isinstance(value, int)
         ]
-    assert len(keys) > 8
+    assert len(keys) >= 8
     for key in keys:
         for value in (0, 1, 3, 2**32 - 1):
             changed = write_twin(module, tmp_path / "c.gguf", extra={key: value})

@@ -7,18 +7,24 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Ernie4_5Config,
+    Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4Config,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
     Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    SeedOssConfig,
+    SmolLM3Config,
 )
 
 from inference.config import KvSchemeName
@@ -133,6 +139,34 @@ VARIANTS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "olmo2": lambda: Olmo2Config(**SHAPE),
     "olmo2-biases": lambda: Olmo2Config(**SHAPE, attention_bias=True),
+    "olmo3": lambda: Olmo3Config(**SHAPE, sliding_window=WINDOW),
+    "olmo3-yarn": lambda: Olmo3Config(
+        **SHAPE,
+        **_WINDOWED,
+        rope_parameters={
+            "full_attention": {**ROPES["yarn"], "rope_theta": 500_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0},
+        },
+    ),
+    "smollm3": lambda: SmolLM3Config(**SHAPE),
+    "smollm3-other-layers": lambda: SmolLM3Config(
+        **SHAPE, no_rope_layers=[0, 1, 1, 0], attention_bias=True, mlp_bias=True
+    ),
+    "exaone4": lambda: Exaone4Config(
+        **SHAPE, sliding_window=WINDOW, rope_parameters=dict(ROPES["llama3"])
+    ),
+    "exaone4-no-window": lambda: Exaone4Config(
+        **SHAPE, sliding_window=None, layer_types=["full_attention"] * 4
+    ),
+    "glm4": lambda: Glm4Config(**SHAPE, head_dim=16),
+    "glm4-no-biases": lambda: Glm4Config(
+        **SHAPE,
+        head_dim=16,
+        attention_bias=False,
+        rope_parameters={**_BASE, "rope_type": "default", "partial_rotary_factor": 1.0},
+    ),
+    "seed_oss": lambda: SeedOssConfig(**SHAPE, head_dim=16),
+    "ernie4_5": lambda: Ernie4_5Config(**SHAPE, head_dim=16),
 }
 
 

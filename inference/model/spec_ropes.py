@@ -1,0 +1,133 @@
+"""Which rotary embeddings a model has, and which layer uses which. Pure Python.
+
+Models are stored in the words of many releases of transformers; the arithmetic is in `spec_rope`.
+"""
+
+from inference.model.spec import RopeSpec, UnsupportedSpecError
+from inference.model.spec_families import FAMILIES, Family
+from inference.model.spec_rope import make_rope, stable_context_tokens
+from inference.model.spec_values import SpecValues
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
+_ROPE_BASE = 10_000.0
+_ROPE_BASES = {"olmo3": 500_000.0, "ernie4_5": 500_000.0, "smollm3": 2_000_000.0}
+_GEMMA3_ROPE_BASE = 1_000_000.0
+_GLM_PART = 0.5
+_UNTURNED_PERIOD = 4
+
+RopeValues = dict[str, object]
+
+
+def spec_ropes(
+    name: str,
+    values: SpecValues,
+    windows: list[int | None],
+    *,
+    head_dim: int,
+    context: int,
+    divisors: tuple[float, ...] | None,
+) -> tuple[tuple[RopeSpec, ...], list[int]]:
+    """The rotary embeddings, and which of them each layer uses."""
+    variants = _rope_variants(name, values)
+    if len(variants) > 1 and divisors is not None:
+        raise UnsupportedSpecError("rotary factors for two embeddings")
+    ropes = tuple(
+        make_rope(variant, head_dim=head_dim, context_tokens=context, divisors=divisors)
+        for variant in variants
+    )
+    if len({len(rope.inverse_frequencies) for rope in ropes}) > 1:
+        raise UnsupportedSpecError("rotary embeddings of two sizes")
+    last = len(ropes) - 1
+    indexes = [0 if window is None else last for window in windows]
+    unturned = _unturned_layers(FAMILIES[name], values, windows)
+    if not any(unturned):
+        return ropes, indexes
+    still = RopeSpec((0.0,) * len(ropes[0].inverse_frequencies))  # turns nothing, anywhere
+    pairs = zip(unturned, indexes, strict=True)
+    return (*ropes, still), [last + 1 if is_unturned else index for is_unturned, index in pairs]
+
+
+def _unturned_layers(family: Family, values: SpecValues, windows: list[int | None]) -> list[bool]:
+    """Which layers have no rotary embedding."""
+    if family.unturned == "none":
+        return [False] * len(windows)
+    if family.unturned == "full_layers_beside_sliding":
+        return [window is None and values.has("sliding_window") for window in windows]
+    if values.has("no_rope_layers"):
+        turned = values.numbers("no_rope_layers")  # by its name the other way round
+        if len(turned) < len(windows):
+            raise UnsupportedSpecError("a list of too few layers with rotary embedding")
+        return [not number for number in turned[: len(windows)]]
+    period = values.integer("no_rope_layer_interval", _UNTURNED_PERIOD)
+    return [(index + 1) % period == 0 for index in range(len(windows))]
+
+
+def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
+    """The rotary parameters: of all layers; or of full layers, then of sliding ones."""
+    if FAMILIES[name].has_ropes_by_kind:
+        return _gemma3_variants(values) if name == "gemma3" else _olmo3_variants(values)
+    may_turn_partly = FAMILIES[name].may_turn_partly
+    rope = values.table("rope_scaling") or values.table("rope_parameters")
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise UnsupportedSpecError("a rotary embedding for each kind of layer")
+    base = values.number("rope_theta", _ROPE_BASES.get(name, _ROPE_BASE))
+    partial = values.number("partial_rotary_factor", _GLM_PART if name == "glm4" else 1.0)
+    rope = {"rope_theta": base, "partial_rotary_factor": partial, **rope}
+    rope = _with_kind(rope, is_phi=name == "phi3")
+    if not may_turn_partly and SpecValues(rope).number("partial_rotary_factor") != 1.0:
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+    if rope["rope_type"] not in _SCALED_BY_CONTEXT:
+        return [rope]
+    # Outside the rotary parameters it has the last word, as Phi 3 stores it.
+    if values.has("original_max_position_embeddings"):
+        original = values.integer("original_max_position_embeddings")
+        rope["original_max_position_embeddings"] = original
+    return [rope]
+
+
+def _olmo3_variants(values: SpecValues) -> list[RopeValues]:
+    """Sliding layers are never scaled to longer contexts; a scaling without a kind is of full ones."""
+    both, base = SpecValues(values.table("rope_parameters")), _ROPE_BASES["olmo3"]
+    if values.table("rope_parameters").keys() - {_FULL, _SLIDING}:
+        raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
+    if values.number("rope_theta", base) != base:
+        raise UnsupportedSpecError("another base of full layers alone, as transformers reads it")
+    plain: RopeValues = {"rope_theta": base}
+    full = {**plain, **both.table(_FULL), **values.table("rope_scaling")}
+    variants = [full, {**plain, **both.table(_SLIDING)}]
+    return [_with_kind(rope, is_phi=False) for rope in variants]
+
+
+def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
+    both = values.table("rope_parameters")
+    if set(both) - {_FULL, _SLIDING}:
+        raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
+    table = SpecValues(both)
+    full: RopeValues = {
+        "rope_theta": values.number("rope_theta", _GEMMA3_ROPE_BASE),
+        **table.table(_FULL),
+        **values.table("rope_scaling"),
+    }
+    sliding: RopeValues = {
+        "rope_theta": values.number("rope_local_base_freq", _ROPE_BASE),
+        **table.table(_SLIDING),
+    }
+    variants = [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
+    if any(SpecValues(rope).number("partial_rotary_factor", 1.0) != 1.0 for rope in variants):
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+    return variants
+
+
+def _with_kind(rope: RopeValues, *, is_phi: bool) -> RopeValues:
+    values = SpecValues(rope)
+    kind = values.word("rope_type", values.word("type", "default"))
+    if is_phi and kind in ("su", "yarn"):
+        kind = "longrope"  # older configurations of Phi 3 call it so
+    return {**rope, "rope_type": kind}
+
+
+def stable_context(name: str, values: SpecValues, context: int) -> int | None:
+    """How long a sequence may get before its angles would change; None if they never do."""
+    limits = [stable_context_tokens(rope, context) for rope in _rope_variants(name, values)]
+    return min((limit for limit in limits if limit is not None), default=None)
