@@ -34,12 +34,21 @@ class GuessCount:
     num_tokens: int = 0
     plain_ms: float = 0.0
 
-    def note_step(self, num_drafted: int, num_tokens: int, plain: PlainStep) -> None:
-        """Count a step that verified so many guesses, perhaps none, and brought so many tokens, not the first."""
+    def note_step(
+        self, num_drafted: int, num_tokens: int, plain: PlainStep, paused_ms: float = 0.0
+    ) -> None:
+        """Count a step that brought tokens, not the first.
+
+        Args:
+            num_drafted: Guesses that it verified, perhaps none.
+            num_tokens: What it brought.
+            plain: What it would have taken without guesses.
+            paused_ms: For how long nothing was computed for the reply before it.
+        """
         self.num_drafted += num_drafted
         self.num_steps += num_drafted > 0
         self.num_tokens += num_tokens
-        self.plain_ms += plain.token_ms * num_tokens + plain.beside_ms
+        self.plain_ms += plain.token_ms * num_tokens + plain.beside_ms + paused_ms
 
     def plain_token_ms(self) -> float | None:
         """What each of the reply's tokens would have taken; None if nothing was guessed."""

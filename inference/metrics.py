@@ -44,8 +44,8 @@ class RequestMetrics:
         drafted_tokens: Guessed ahead and verified.
         accepted_tokens: Of these, what the model itself chose then; they are part of the reply.
         verify_steps: Steps that verified guessed tokens.
-        plain_token_ms: What a token takes here without guessing, measured on this model and machine; None
-            if nothing was guessed.
+        plain_token_ms: What a token would have taken without guessing, measured on this model and machine,
+            with prompts of others and pauses as they were; None if nothing was guessed.
     """
 
     prompt_tokens: int = 0

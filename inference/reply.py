@@ -138,14 +138,14 @@ class Reply:
             if token_id != guess or reason is not None:
                 break
         now = clock()
-        is_first = self._first_token is None
-        if is_first:
+        if self._last_token is None:  # what comes before decoding says nothing of its speed
             self._first_token = now
             self._prefill_s += now - began
+        else:
+            paused_ms = max(0.0, began - self._last_token) * 1000  # as it would have without guesses
+            self._guesses.note_step(len(draft), len(token_ids), plain, paused_ms)
         self._last_token = now
         self._num_sampled += len(token_ids)
-        if not is_first:  # what comes before decoding says nothing of its speed
-            self._guesses.note_step(len(draft), len(token_ids), plain)
         return self._output(now, text="".join(texts), reason=reason, token_ids=tuple(token_ids))
 
     def end(

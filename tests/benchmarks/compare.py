@@ -186,6 +186,17 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
+PEERS = ("transformers", "llama")
+
+
+def peer_names(text: str) -> list[str]:
+    """The peers of a list with commas; "none" for an empty one."""
+    names = [] if text in ("", "none") else text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}")
+    return names
+
+
 def make_peers(names: list[str], path: Path, threads: int, dtype: DtypeName) -> list[Contender]:
     peers: list[Contender] = []
     if "transformers" in names:
@@ -210,7 +221,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--peers", default="transformers,llama", help="any of these, or none")
+    parser.add_argument(
+        "--peers", type=peer_names, default="transformers,llama", help="any of these, or none"
+    )
     parser.add_argument("--depths", default=",".join(map(str, DECODE_DEPTHS)), help="of decoding")
     parser.add_argument("--no-ready", action="store_true", help="leave the time to ready out")
     arguments = parser.parse_args()
@@ -225,7 +238,7 @@ def main() -> None:
     threads, dtype = arguments.threads, arguments.dtype
     depths = [int(depth) for depth in arguments.depths.split(",")]
     ours = Quire(path, threads=threads, dtype=dtype, context_tokens=CONTEXT_TOKENS)
-    peers = make_peers(arguments.peers.split(","), path, threads, dtype)
+    peers = make_peers(arguments.peers, path, threads, dtype)
     info = ours.info
     print(f"{info.name}, {info.quantization}, {dtype}, {threads} threads, {info.backend}")
     equal = {

@@ -1,5 +1,6 @@
 """How `compare` measures and sums up, with contenders that take no time."""
 
+import argparse
 from collections.abc import Sequence
 
 import pytest
@@ -86,3 +87,10 @@ def test_count_equal_tokens_stops_at_the_first_difference() -> None:
 
     assert compare.count_equal_tokens(ours, FakeContender("peer", 1.0), seed=1) == 16
     assert compare.count_equal_tokens(ours, Other("peer", 1.0), seed=2) == 5
+
+
+def test_peers_are_named_or_none() -> None:
+    assert compare.peer_names("transformers,llama") == ["transformers", "llama"]
+    assert compare.peer_names("none") == []
+    with pytest.raises(argparse.ArgumentTypeError, match=r"'llama\.cpp' is none of"):
+        compare.peer_names("llama.cpp")

@@ -189,3 +189,38 @@ def test_plan_gemma_27b_scales_queries_by_width_per_head(tmp_path, family, num_l
     path = write_twin(AutoModelForCausalLM.from_config(config), tmp_path / "t.gguf")
     with GgufFile.read(path) as file:
         assert plan_model(file).config["query_pre_attn_scalar"] == expected
+
+
+def test_plan_exaone4_32b_has_windows_that_its_file_need_not_name(tmp_path):
+    config = make_twin_module("exaone4-small").config
+    config.num_hidden_layers = 64
+    config.layer_types = ["full_attention"] * 64
+    path = write_twin(AutoModelForCausalLM.from_config(config), tmp_path / "t.gguf")
+    with GgufFile.read(path) as file:
+        values = plan_model(file).config
+    assert values["sliding_window"] == 4096
+    assert values["layer_types"] == (["sliding_attention"] * 3 + ["full_attention"]) * 16
+
+
+def test_plan_starcoder2_has_the_window_that_its_file_does_not_name(tmp_path):
+    key = "starcoder2.attention.sliding_window"
+    module = make_twin_module("starcoder2")
+    with GgufFile.read(write_twin(module, tmp_path / "t.gguf", drop_keys=(key,))) as file:
+        assert key not in file.metadata
+        assert plan_model(file).config["sliding_window"] == 4096
+
+
+def test_load_olmo3_scales_full_layers_alone(tmp_path):
+    config = make_twin_module("olmo3").config
+    config.rope_parameters["full_attention"] = {
+        "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    }  # fmt: skip
+    module = remake(config)
+    extra = {
+        "olmo2.rope.scaling.type": "yarn",
+        "olmo2.rope.scaling.factor": 4.0,
+        "olmo2.rope.scaling.original_context_length": 128,
+    }
+    path = write_twin(module, tmp_path / "t.gguf", extra=extra)
+    assert_same_logits(path, module, num_tokens=200)

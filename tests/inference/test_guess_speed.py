@@ -46,3 +46,16 @@ def test_what_is_read_for_other_chats_meanwhile_counts_as_without_guesses() -> N
     reply.sample(logits(4, 2), 0.1, lambda: 0.2, draft=(4,), plain=PlainStep(20.0, 60.0))
     # Two tokens in 100 ms, of which 60 were another's; without guesses 20 + 20 + 60.
     assert reply.metrics(0.2).guess_speedup == pytest.approx(1.0)
+
+
+def test_a_pause_between_steps_counts_as_without_guesses() -> None:
+    """A draft model that is loaded in the middle of a reply, say."""
+    sampler = Sampler(SamplingParams(temperature=0.0), [1], V)
+    sequence = Sequence(RequestId(1), "chat", [1], arrival=0.0)
+    reply = Reply(sequence, tokenizer(), sampler, stop=(), max_tokens=99)
+    reply.sample(logits(3), 0.0, lambda: 0.1)
+    reply.sample(logits(4, 2), 0.1, lambda: 0.12, draft=(4,), plain=PlainStep(20.0))
+    assert reply.metrics(0.2).guess_speedup == pytest.approx(2.0)
+    # The next step begins 60 ms later: 4 tokens in 100 ms, without guesses 4 * 20 + 60.
+    reply.sample(logits(4, 2), 0.18, lambda: 0.2, draft=(4,), plain=PlainStep(20.0))
+    assert reply.metrics(0.2).guess_speedup == pytest.approx(1.4)
