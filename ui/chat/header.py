@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QStackedWidget, QWidget
 from ui.chat.model_button import ModelButton
 from ui.controls.buttons import IconButton
 from ui.controls.labels import ElidedLabel
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 HEADER_HEIGHT = 52
@@ -51,6 +52,7 @@ class Header(QWidget):
         self.model_button = ModelButton(theme)
         self.menu_button = IconButton(theme, "ellipsis", "Chat menu", shortcut="F10")
         self._field = _TitleField()
+        dress_field(self._field, theme)
         self._field.setAccessibleName("Title of this chat")
         self._field.setMaxLength(200)
         self._stack = QStackedWidget()

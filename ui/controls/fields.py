@@ -5,6 +5,7 @@ from PySide6.QtWidgets import QLineEdit, QVBoxLayout, QWidget
 
 from ui.controls.labels import Label
 from ui.controls.text_bounds import BoundedTextEdit
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 
@@ -32,6 +33,7 @@ class Field(QWidget):
         self.input.setPlaceholderText(hint)
         self.input.setAccessibleName(name)
         self.input.setToolTip(tip)
+        dress_field(self.input, theme)
         self.input.textEdited.connect(self.edited)
         self._name.setBuddy(self.input)
         column = QVBoxLayout(self)
@@ -76,6 +78,7 @@ class AreaField(QWidget):
         label = Label(theme, name, style="label")
         self.input = BoundedTextEdit()
         self.input.setProperty("field", True)
+        dress_field(self.input, theme)
         self.input.setFont(theme.font("ui"))
         self.input.setPlaceholderText(hint)
         self.input.setAccessibleName(name)

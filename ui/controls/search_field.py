@@ -5,6 +5,7 @@ from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from ui.controls.buttons import IconButton, native_keys, tooltip_text
+from ui.look.field_look import dress_field
 from ui.look.icons import paint_icon
 from ui.look.theme import Theme
 
@@ -27,6 +28,7 @@ class SearchField(QLineEdit):
         self._theme = theme
         self._shortcut = native_keys(shortcut).replace("+", " ")
         self.setProperty("look", "row")
+        dress_field(self, theme)
         self.setPlaceholderText("Search")
         self.setAccessibleName("Search chats")
         self.setToolTip(tooltip_text("Search titles and messages", shortcut))

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QWidget
 import resources
 from ui.controls.segmented import Segmented
 from ui.dialogs.base import Dialog
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 _WIDTH = 560
@@ -49,6 +50,7 @@ class AboutDialog(Dialog):
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setProperty("field", True)
+        dress_field(self.text, theme)
         self.text.setFont(theme.font("code"))
         self.text.setFixedHeight(theme.px(220))
         self.text.setTabChangesFocus(True)

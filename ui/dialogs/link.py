@@ -5,6 +5,7 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 
 from ui.dialogs.base import Dialog
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 _SCHEMES = ("http", "https")
@@ -20,6 +21,7 @@ class LinkDialog(Dialog):
         address = QPlainTextEdit(address_text(url))
         address.setReadOnly(True)
         address.setProperty("field", True)
+        dress_field(address, theme)
         address.setFont(theme.font("code"))
         address.setFixedHeight(theme.px(84))
         address.setTabChangesFocus(True)

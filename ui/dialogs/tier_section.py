@@ -13,6 +13,7 @@ from ui.controls.meter import Meter
 from ui.controls.numbers import locale
 from ui.controls.segmented import Segmented
 from ui.dialogs.memory_words import usage_fraction, usage_text
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 LEAST_GB = 0.1
@@ -71,6 +72,7 @@ class TierSection(QWidget):
         self.choice = Segmented(theme, f"Budget: {name}", choices)
         self.choice.chosen.connect(self._choose)
         self.field = QLineEdit()
+        dress_field(self.field, theme)
         self.field.setAccessibleName(f"Budget in GB: {name}")
         self.field.editingFinished.connect(self._take_typed)
         self._unit = Label(theme, "GB", style="label", role="text_2")

@@ -1,14 +1,11 @@
-"""Puts the theme into the application: style, style sheet, colours, fonts; keeps the choice."""
+"""Puts the theme into the application: style, colours, fonts; keeps the choice."""
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QToolTip
 
 from app.settings import SettingsStore
 from ui.look.style import QuireStyle
-from ui.look.stylesheet import make_style_sheet
 from ui.look.theme import Theme, ThemeChoice
-
-_FIELD_HEIGHT = 34
 
 
 class Appearance(QObject):
@@ -41,12 +38,8 @@ class Appearance(QObject):
         self._settings.change(text_size_percent=self._theme.text_size_percent)
 
     def _apply(self) -> None:
-        self._application.setPalette(self._theme.qt_palette())
+        palette = self._theme.qt_palette()
+        self._application.setPalette(palette)
         self._application.setFont(self._theme.font("ui"))
-        height = self._theme.px(_FIELD_HEIGHT)
-        sheet = make_style_sheet(
-            self._theme.palette,
-            field_height=height,
-            tooltip_font_px=self._theme.font("small").pixelSize(),
-        )
-        self._application.setStyleSheet(sheet)
+        QToolTip.setPalette(palette)
+        QToolTip.setFont(self._theme.font("small_strong"))

@@ -9,16 +9,20 @@ from PySide6.QtGui import QColor, QFontMetrics, QPainter
 from PySide6.QtWidgets import (
     QMenu,
     QProxyStyle,
+    QScrollBar,
     QStyle,
     QStyleHintReturn,
     QStyleOption,
+    QStyleOptionComplex,
     QStyleOptionMenuItem,
+    QStyleOptionSlider,
     QWidget,
 )
 
 from ui.look.compositing import can_blend_windows
 from ui.look.icons import paint_icon
 from ui.look.painting import paint_rounded, paint_shadow, shadow_margins
+from ui.look.scroll_bars import BAR_WIDTH, LEAST_HANDLE, bar_part, paint_bar
 from ui.look.theme import Theme
 
 _MENU_SHADOW_LEVEL = 3
@@ -32,6 +36,8 @@ _CHEVRON_ROOM = 20
 _NOTE_PADDING = 12
 _ICON_SIZE = 16
 _TOOLTIP_DELAY_MS = 600
+_TOOLTIP_RADIUS = 6
+_TOOLTIP_MARGINS = QMargins(12, 8, 12, 8)
 
 
 def menu_margins() -> QMargins:
@@ -40,7 +46,7 @@ def menu_margins() -> QMargins:
 
 
 class QuireStyle(QProxyStyle):
-    """Fusion, with our menus, no dotted focus frames, and tooltips after 600 ms."""
+    """Fusion, with our menus, scroll bars and tooltips, the latter after 600 ms, and no dotted focus frames."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__("Fusion")
@@ -51,6 +57,10 @@ class QuireStyle(QProxyStyle):
         is_tip = isinstance(target, QWidget) and target.inherits("QTipLabel")
         if (isinstance(target, QMenu) or is_tip) and can_blend_windows():
             target.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground)  # type: ignore[attr-defined]  # a QWidget
+        if isinstance(target, QWidget) and is_tip:
+            target.setContentsMargins(_TOOLTIP_MARGINS)
+        if isinstance(target, QScrollBar):  # what is behind it must be seen
+            target.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent, False)
         if isinstance(target, QMenu):
             target.setWindowFlag(Qt.WindowType.FramelessWindowHint)
             target.setWindowFlag(Qt.WindowType.NoDropShadowWindowHint)
@@ -84,6 +94,10 @@ class QuireStyle(QProxyStyle):
             QStyle.PixelMetric.PM_ToolTipLabelFrameWidth,
         ):
             return 0
+        if metric == QStyle.PixelMetric.PM_ScrollBarExtent:
+            return BAR_WIDTH
+        if metric == QStyle.PixelMetric.PM_ScrollBarSliderMin:
+            return LEAST_HANDLE
         if metric == QStyle.PixelMetric.PM_MenuHMargin:
             return margins.left() + _MENU_PADDING
         if metric == QStyle.PixelMetric.PM_MenuVMargin:
@@ -115,12 +129,42 @@ class QuireStyle(QProxyStyle):
         if element == QStyle.PrimitiveElement.PE_PanelMenu:
             self._draw_menu_panel(painter, option.rect)
             return
+        if element == QStyle.PrimitiveElement.PE_PanelTipLabel:
+            self._draw_tip_panel(painter, option.rect)
+            return
         if element in (
             QStyle.PrimitiveElement.PE_FrameMenu,
             QStyle.PrimitiveElement.PE_FrameFocusRect,
         ):
             return
         super().drawPrimitive(element, option, painter, widget)
+
+    def subControlRect(
+        self,
+        control: QStyle.ComplexControl,
+        option: QStyleOptionComplex,
+        part: QStyle.SubControl,
+        widget: QWidget | None = None,
+    ) -> QRect:
+        """Qt override."""
+        is_bar = control == QStyle.ComplexControl.CC_ScrollBar
+        if is_bar and isinstance(option, QStyleOptionSlider):
+            return bar_part(option, part)
+        return super().subControlRect(control, option, part, widget)  # type: ignore[arg-type]  # may be None in Qt
+
+    def drawComplexControl(
+        self,
+        control: QStyle.ComplexControl,
+        option: QStyleOptionComplex,
+        painter: QPainter,
+        widget: QWidget | None = None,
+    ) -> None:
+        """Qt override."""
+        is_bar = control == QStyle.ComplexControl.CC_ScrollBar
+        if is_bar and isinstance(option, QStyleOptionSlider):
+            paint_bar(painter, option, self._theme.palette)
+            return
+        super().drawComplexControl(control, option, painter, widget)
 
     def drawControl(
         self,
@@ -185,6 +229,13 @@ class QuireStyle(QProxyStyle):
         paint_shadow(painter, panel, _MENU_RADIUS, _MENU_SHADOW_LEVEL, palette)
         paint_rounded(
             painter, QRectF(panel), _MENU_RADIUS, fill=palette.raised, outline=palette.border_2
+        )
+
+    def _draw_tip_panel(self, painter: QPainter, rect: QRect) -> None:
+        palette = self._theme.palette
+        radius = _TOOLTIP_RADIUS if can_blend_windows() else 0
+        paint_rounded(
+            painter, QRectF(rect), radius, fill=palette.tooltip, outline=palette.tooltip_outline
         )
 
     def _draw_menu_row(

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
 from app.texts import is_blank
 from ui.controls.buttons import Button
 from ui.controls.text_bounds import BoundedTextEdit, has_long_word
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 
 _MAX_LINES = 12
@@ -35,6 +36,7 @@ class MessageEditor(QWidget):
         self._field.setFrameShape(QFrame.Shape.NoFrame)
         self._field.setAccessibleName("Edit message")
         self._field.setProperty("field", True)
+        dress_field(self._field, theme)
         self._field.setTabChangesFocus(True)
         self._field.installEventFilter(self)
         self._field.textChanged.connect(self._follow_lines)

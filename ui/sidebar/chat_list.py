@@ -26,6 +26,7 @@ from PySide6.QtWidgets import (
 )
 
 from ui.controls.menus import Menu
+from ui.look.field_look import dress_field
 from ui.look.theme import Theme
 from ui.sidebar.chat_list_model import AnyIndex, ChatListModel
 from ui.sidebar.chat_row_painter import ChatRowPainter
@@ -65,6 +66,7 @@ class _RowDelegate(QStyledItemDelegate):
         field.setFont(self._painter.theme.font("ui"))
         field.setAccessibleName("New title")
         field.setProperty("inline", True)
+        dress_field(field, self._painter.theme)
         return field
 
     def setEditorData(self, editor: QWidget, index: AnyIndex) -> None:

@@ -1,18 +1,20 @@
-"""The application's style sheet, filled from the colours of the theme. Pure text.
+"""How fields look where text is typed: a style sheet for each, which is what style sheets do well.
 
-Only what style sheets do well: fields, scroll bars, tooltips. Menus are drawn by `ui.look.style`,
-buttons and everything else by their own widgets.
+Not one for the application: with it Qt looks at every widget there is whenever the theme changes, and holds
+the window for seconds in a long chat.
 """
 
 from string import Template
 
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from ui.look.theme import Theme
 from ui.look.tokens import Palette
 
+FIELD_HEIGHT = 34
+
 _TEMPLATE = Template("""
-QToolTip {
-    background: $tooltip; color: $tooltip_text; border: 1px solid $tooltip_outline;
-    border-radius: 6px; padding: 1px 5px; font-size: ${tooltip_font_px}px; font-weight: 500;
-}
 QLineEdit, QPlainTextEdit[field="true"] {
     background: $raised; color: $text; border: 1px solid $control; border-radius: 8px;
     padding: 0 11px; selection-background-color: $accent; selection-color: $on_accent;
@@ -32,18 +34,30 @@ QLineEdit[look="row"] {
 }
 QLineEdit[look="row"]:focus { background: $raised; border-color: $ring; }
 QLineEdit[inline="true"] { min-height: 0; padding: 0 10px; border: ${focus}px solid $ring; }
-QScrollBar:vertical { background: transparent; width: 10px; margin: 0; border: none; }
-QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; border: none; }
-QScrollBar::handle { background: $handle; border-radius: 3px; }
-QScrollBar::handle:vertical { min-height: 32px; margin: 2px 2px; }
-QScrollBar::handle:horizontal { min-width: 32px; margin: 2px 2px; }
-QScrollBar::handle:hover, QScrollBar::handle:pressed { background: $control; }
-QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; background: none; border: none; }
-QScrollBar::add-page, QScrollBar::sub-page { background: none; }
 """)
 
 
-def make_style_sheet(palette: Palette, *, field_height: int, tooltip_font_px: int) -> str:
+def dress_field(field: QWidget, theme: Theme) -> None:
+    """Give a field Quire's look, now and whenever the theme changes."""
+    _Dresser(field, theme)
+
+
+class _Dresser(QObject):
+    """Lives as long as its field, so that the theme does not tell one that is gone."""
+
+    def __init__(self, field: QWidget, theme: Theme) -> None:
+        super().__init__(field)
+        self._field = field
+        self._theme = theme
+        theme.changed.connect(self._apply)
+        self._apply()
+
+    def _apply(self) -> None:
+        height = self._theme.px(FIELD_HEIGHT)
+        self._field.setStyleSheet(make_field_sheet(self._theme.palette, field_height=height))
+
+
+def make_field_sheet(palette: Palette, *, field_height: int) -> str:
     """The sheet for these colours; `field_height` is that of a one-line field with its outline."""
     focus = palette.focus_width
     return _TEMPLATE.substitute(
@@ -59,12 +73,7 @@ def make_style_sheet(palette: Palette, *, field_height: int, tooltip_font_px: in
         text_2=palette.text_2,
         text_3=palette.text_3,
         border_2=palette.border_2,
-        tooltip=palette.tooltip,
-        tooltip_text=palette.tooltip_text,
-        tooltip_outline=palette.tooltip_outline,
-        handle=palette.control if palette.is_contrast else palette.border_2,
         field_height=field_height - 2,
-        tooltip_font_px=tooltip_font_px,
         focus=focus,
         focused_padding=12 - focus,
         focused_area_x=8 - focus,
