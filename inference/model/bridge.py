@@ -305,7 +305,8 @@ def _attend(
     call = LayerCall(
         query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap
     )
-    return quire_cache.attend(quire_layer, query, KeyValues(key, value), call), None
+    out = quire_cache.attend(quire_layer, query, KeyValues(key, value), call)
+    return out.contiguous(), None  # some models take it apart by `view`
 
 
 def _stable_context_tokens(module: PreTrainedModel) -> int | None:

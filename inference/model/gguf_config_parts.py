@@ -13,6 +13,7 @@ ConfigValues = dict[str, object]
 ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 
 LONGROPE_TENSOR = "rope_factors_long.weight"
+_WITH_TWO_BASES = "gemma3"
 
 
 def plain_config(meta: GgufMetadata) -> ConfigValues:
@@ -71,7 +72,20 @@ def _rms_norms(meta: GgufMetadata) -> ConfigValues:
     return {"rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon")}
 
 
+def _refuse_variants(meta: GgufMetadata) -> None:
+    """What would be computed otherwise than the file says."""
+    if meta.is_no("attention.causal"):
+        raise meta.unsupported("A model that makes embeddings of texts, not one for chats.")
+    base = meta.number("rope.freq_base", 10_000.0)
+    sliding = meta.optional_number("rope.freq_base_swa")
+    if meta.architecture != _WITH_TWO_BASES and sliding is not None and sliding != base:
+        raise meta.unsupported(
+            f"Two bases of the rotary embedding, which Quire cannot run for '{meta.architecture}'."
+        )
+
+
 def _base_config(meta: GgufMetadata) -> ConfigValues:
+    _refuse_variants(meta)
     hidden_size = meta.integer("embedding_length")
     num_heads = meta.integer("attention.head_count", within=(1, MAX_HEADS))
     num_kv_heads = meta.integer("attention.head_count_kv", num_heads, within=(1, MAX_HEADS))
@@ -142,10 +156,18 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
         "rope_type": "default",
         "rope_theta": meta.number("rope.freq_base", 10_000.0),
     }
-    kind = meta.word("rope.scaling.type") or "none"
-    if kind == "none" or (kind == "longrope" and LONGROPE_TENSOR in meta.tensors):
-        return values  # longrope: the family that has the tensors adds the factors
-    factor = meta.number("rope.scaling.factor", 1.0)
+    word = meta.word("rope.scaling.type")
+    if LONGROPE_TENSOR in meta.tensors and word in (None, "none", "longrope"):
+        return values  # the family that has the tensors adds the factors
+    kind = word or "linear"  # the first files had no word for it
+    if kind != "yarn" and (meta.optional_number("rope.scaling.attn_factor") or 1.0) != 1.0:
+        raise meta.unsupported(
+            "A rotary embedding with a factor of its own, which Quire cannot run."
+        )
+    if kind == "none":
+        return values
+    given = meta.optional_number("rope.scaling.factor")
+    factor = given or meta.optional_number("rope.scale_linear") or 1.0
     if kind == "linear":
         return values if factor == 1.0 else {**values, "rope_type": "linear", "factor": factor}
     if kind != "yarn":

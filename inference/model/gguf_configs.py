@@ -29,6 +29,12 @@ def llama_config(meta: GgufMetadata) -> ConfigValues:
     return values
 
 
+def biased_llama_config(meta: GgufMetadata) -> ConfigValues:
+    """A Llama with biases on query, key and value alone: what transformers calls Qwen 2."""
+    whole_head_rotary(meta, plain_config(meta))
+    return qwen2_config(meta)
+
+
 def qwen2_config(meta: GgufMetadata) -> ConfigValues:
     """Qwen 2 and 2.5: biases on q, k and v are part of the architecture."""
     values = plain_head_size(meta, plain_config(meta))

@@ -169,6 +169,10 @@ MIXTRAL = Family(
     "mixtral", "MixtralConfig", "MixtralForCausalLM", bridge.mixtral_config, _EXPERTS,
     interleaves_rotary=True,
 )  # fmt: skip
+BIASED_LLAMA = Family(
+    "qwen2", "Qwen2Config", "Qwen2ForCausalLM", ours.biased_llama_config, spec_family="qwen2",
+    interleaves_rotary=True,
+)  # fmt: skip
 OLMO3 = Family(
     "olmo3", "Olmo3Config", "Olmo3ForCausalLM", ours.olmo3_config, _POST_NORMS, spec_family="olmo3"
 )

@@ -96,6 +96,19 @@ class GgufMetadata:
             raise self._bad(full_key, value, "a number above 0")
         return float(value)
 
+    def optional_number(self, key: str) -> float | None:
+        """Give a finite number > 0, or None if it is missing; 0 stands for missing, as some writers mean it.
+
+        Raises:
+            ModelFileError: It is another value.
+        """
+        value = self._metadata.get(f"{self.architecture}.{key}")
+        return None if value is None or value == 0 else self.number(key)
+
+    def is_no(self, key: str) -> bool:
+        """Whether "<architecture>.<key>" is there and says no."""
+        return self._metadata.get(f"{self.architecture}.{key}") is False
+
     def flags(self, key: str) -> list[bool] | None:
         """Give a list of yes and no, or None if the key is missing or of another kind."""
         value = self._metadata.get(f"{self.architecture}.{key}")

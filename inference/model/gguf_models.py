@@ -5,7 +5,7 @@ from typing import Literal
 
 from inference.formats.gguf import GgufFile
 from inference.model.gguf_config_parts import ConfigValues
-from inference.model.gguf_families import FAMILIES, MIXTRAL, OLMO3, Family
+from inference.model.gguf_families import BIASED_LLAMA, FAMILIES, MIXTRAL, OLMO3, Family
 from inference.model.gguf_metadata import GgufMetadata
 from inference.model.size_limits import MAX_EXPERTS
 
@@ -133,9 +133,15 @@ def plan_model(file: GgufFile) -> GgufPlan:
 
 
 def _find_family(meta: GgufMetadata) -> Family | None:
-    """Two models have no word of their own."""
-    if meta.architecture == "llama" and meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
-        return MIXTRAL
+    """Three kinds of models have no word of their own."""
+    if meta.architecture in ("llama", "internlm2"):
+        if meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
+            return MIXTRAL
+        has_biases, has_output_bias = (
+            f"blk.0.attn_{name}.bias" in meta.tensors for name in ("q", "output")
+        )
+        if has_biases and not has_output_bias:
+            return BIASED_LLAMA
     if meta.architecture == "olmo2" and meta.has("attention.sliding_window"):
         return OLMO3
     return FAMILIES.get(meta.architecture)

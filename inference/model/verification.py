@@ -14,6 +14,8 @@ import torch
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.model.base import Runner
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
+from inference.model.library_errors import first_line
+from inference.model.memory import is_out_of_memory
 from inference.model.step import Chunk
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,14 @@ def verify_unless_tested(
     """
     if architecture in TESTED_ARCHITECTURES:
         return
-    error = _largest_error(bridge, runner)
+    try:
+        error = _largest_error(bridge, runner)
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as failure:
+        if is_out_of_memory(failure):
+            raise
+        raise UnsupportedModelError(
+            path, f"Its code ({architecture}) cannot run over blocks: {first_line(failure)}"
+        ) from failure
     if math.isnan(error):
         raise ModelFileError(
             path,

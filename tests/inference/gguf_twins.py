@@ -40,6 +40,7 @@ _LOCAL_EXPERTS: dict[str, object] = {"num_local_experts": 6, "num_experts_per_to
 # Kinds of models by a name for each twin; what is not here is from `tiny_models`.
 _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
     "internlm2": ("llama", {}),
+    "biased-llama": ("qwen2", {}),
     "exaone": ("llama", {}),
     "qwen2vl": ("qwen2", {}),
     "qwen3vl": ("qwen3", {"head_dim": 32}),
@@ -85,7 +86,7 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
 # Those that our decoder computes, and those that are for the bridge alone.
 TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
-    "internlm2", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
+    "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
     "glm4", "seed_oss", "ernie4_5",
 ]  # fmt: skip
 BRIDGE_TWINS = [
@@ -101,7 +102,10 @@ EXTRA: dict[str, dict[str, object]] = {
         "qwen3vl.rope.dimension_sections": [8, 4, 4, 0], "qwen3vl.n_deepstack_layers": 0,
     },
 }  # fmt: skip
-_ARCHITECTURES = ("internlm2", "exaone", "qwen2vl", "qwen3vl")  # no kinds of their own
+_ARCHITECTURES = {  # of twins whose kind of model has another word
+    **{name: name for name in ("internlm2", "exaone", "qwen2vl", "qwen3vl")},
+    "biased-llama": "llama",
+}
 
 
 def load_module(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -118,7 +122,7 @@ def load_module(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMod
 def make_twin(family: str, path: Path) -> PreTrainedModel:
     """Write a twin, and give the model that it is of."""
     module = make_twin_module(family)
-    architecture = family if family in _ARCHITECTURES else None
+    architecture = _ARCHITECTURES.get(family)
     write_twin(module, path, architecture=architecture, extra=EXTRA.get(family))
     return module
 

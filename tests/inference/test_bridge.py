@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GPTNeoXConfig,
     GptOssConfig,
@@ -191,6 +192,25 @@ def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> N
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_result_of_attention_may_be_viewed_otherwise() -> None:
+    """AFMoE takes it apart by `view`, which needs it in one piece."""
+    config = AutoConfig.for_model(
+        "afmoe", vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=80, num_hidden_layers=4,
+        num_dense_layers=1, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+        moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2, sliding_window=64,
+        max_position_embeddings=512, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(2)
+    module = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.2)
+    runner = make_runner(module, block_size=P)
+    logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P + 1)
+    expected = last_rows(eager_logits(module, PROMPT), P + 1)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
 class OddAttention(nn.Module):
     """Scales its scores as its configuration does not say, but only with the eager attention."""
 
@@ -225,6 +245,26 @@ def test_untested_architecture_that_differs_is_refused() -> None:
     runner = make_runner(module)
     bridge = TransformersBridge(module, Path("odd"))
     with pytest.raises(UnsupportedModelError, match=r"brand_new.*differently"):
+        verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+
+
+def test_untested_architecture_whose_code_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = make_module("llama")
+    runner = make_runner(module)
+    bridge = TransformersBridge(module, Path("odd"))
+
+    def run_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("view size is not compatible\nwith more")
+
+    monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", fail)
+    with pytest.raises(UnsupportedModelError, match=r"brand_new.*over blocks: view size.*ible$"):
+        verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+    # Memory that ran out says nothing of the model.
+    monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", run_out)
+    with pytest.raises(torch.OutOfMemoryError):
         verify_unless_tested("brand_new", bridge, runner, Path("odd"))
 
 

@@ -191,6 +191,29 @@ def test_plan_gemma_27b_scales_queries_by_width_per_head(tmp_path, family, num_l
         assert plan_model(file).config["query_pre_attn_scalar"] == expected
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"llama.rope.scaling.factor": 4.0},
+        {"llama.rope.scale_linear": 4.0},
+        {"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 0.0},
+    ],
+    ids=str,
+)
+def test_load_scaling_without_a_type_is_linear(tmp_path, keys):
+    """As in files from before there was a word for the type."""
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+    module = remake(wide_config(rope_parameters=rope))
+    path = write_twin(module, tmp_path / "twin.gguf", extra=keys)
+    assert_same_logits(path, module, num_tokens=200)
+
+
+def test_load_factor_of_a_scaling_that_is_none_has_no_effect(tmp_path):
+    module = remake(wide_config())
+    extra = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
+    assert_same_logits(write_twin(module, tmp_path / "twin.gguf", extra=extra), module)
+
+
 def test_plan_exaone4_32b_has_windows_that_its_file_need_not_name(tmp_path):
     config = make_twin_module("exaone4-small").config
     config.num_hidden_layers = 64

@@ -78,6 +78,9 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
         ("qwen2", {"qwen2.expert_count": 8}, "mixture of experts of the architecture 'qwen2'"),
         ("llama", {"llama.attention.value_length": 16}, r"heads of 8 \(keys\) and 16 \(values\)"),
         ("llama", {"llama.rope.scaling.type": "longrope"}, "rotary scaling 'longrope'"),
+        ("llama", {"llama.rope.scaling.attn_factor": 1.5}, "a factor of its own"),
+        ("gemma2", {"gemma2.rope.freq_base_swa": 5_000.0}, "Two bases.*'gemma2'"),
+        ("qwen2", {"qwen2.attention.causal": False}, "embeddings of texts"),
         (
             "gemma2",
             {"gemma2.attention.sliding_window_pattern": [True, False]},
