@@ -142,9 +142,8 @@ class Reply:
             self._first_token = now
             self._prefill_s += now - began
         else:
-            paused_ms = (
-                max(0.0, began - self._last_token) * 1000
-            )  # as it would have without guesses
+            # It would have waited as long without guesses.
+            paused_ms = max(0.0, began - self._last_token) * 1000
             self._guesses.note_step(len(draft), len(token_ids), plain, paused_ms)
         self._last_token = now
         self._num_sampled += len(token_ids)

@@ -5,10 +5,8 @@ from inference.model.gguf_config_parts import (
     expert_config,
     layer_norm_config,
     layer_types,
-    partial_rotary,
     plain_config,
     plain_head_size,
-    whole_head_rotary,
     whole_number,
 )
 from inference.model.gguf_configs import granite_multipliers
@@ -19,18 +17,18 @@ _STARCODER2_WINDOW = 4096
 
 def arcee_config(meta: GgufMetadata) -> ConfigValues:
     """Arcee's AFM: a Llama without a gate, its activation squared."""
-    values = whole_head_rotary(meta, plain_config(meta))
+    values = plain_config(meta)
     return {**values, "hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}
 
 
 def hunyuan_config(meta: GgufMetadata) -> ConfigValues:
     """Hunyuan, dense: a Qwen 3 whose norms on queries and keys come after their turn."""
-    return {**whole_head_rotary(meta, plain_config(meta)), "attention_bias": False}
+    return {**plain_config(meta), "attention_bias": False}
 
 
 def starcoder2_config(meta: GgufMetadata) -> ConfigValues:
     """StarCoder 2. Its models were trained with a window, which files do not tell."""
-    values = plain_head_size(meta, whole_head_rotary(meta, layer_norm_config(meta, "norm_epsilon")))
+    values = plain_head_size(meta, layer_norm_config(meta, "norm_epsilon"))
     window = meta.integer("attention.sliding_window", _STARCODER2_WINDOW)
     return {**values, "use_bias": True, "sliding_window": window}
 
@@ -39,10 +37,9 @@ def stablelm_config(meta: GgufMetadata) -> ConfigValues:
     """StableLM, but for the 12B, which norms each head by other weights."""
     if "blk.0.attn_q_norm.weight" in meta.tensors:
         raise meta.unsupported("A StableLM with norms on queries and keys, which Quire cannot run.")
-    values = layer_norm_config(meta)
+    values = plain_head_size(meta, layer_norm_config(meta, turns_partly=True))
     return {
-        **plain_head_size(meta, values),
-        "rope_parameters": partial_rotary(meta, values),
+        **values,
         "use_qkv_bias": "blk.0.attn_q.bias" in meta.tensors,
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in meta.tensors,
     }
@@ -50,26 +47,20 @@ def stablelm_config(meta: GgufMetadata) -> ConfigValues:
 
 def nemotron_config(meta: GgufMetadata) -> ConfigValues:
     """Nemotron and Minitron: no gate, an activation squared, norms that lack one."""
-    values = layer_norm_config(meta, "norm_eps")
-    return {
-        **values,
-        "rope_parameters": partial_rotary(meta, values),
-        "hidden_act": "relu2",
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
+    values = layer_norm_config(meta, "norm_eps", turns_partly=True)
+    return {**values, "hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}
 
 
 def olmo_config(meta: GgufMetadata) -> ConfigValues:
     """OLMo 1: norms without weights."""
-    values = plain_head_size(meta, whole_head_rotary(meta, layer_norm_config(meta, None)))
+    values = plain_head_size(meta, layer_norm_config(meta, None))
     clamp = meta.number("attention.clamp_kqv") if meta.has("attention.clamp_kqv") else None
     return {**values, "clip_qkv": clamp, "attention_bias": False}
 
 
 def cohere_config(meta: GgufMetadata) -> ConfigValues:
     """Command R and Aya: attention and MLP side by side."""
-    values = plain_head_size(meta, whole_head_rotary(meta, layer_norm_config(meta)))
+    values = plain_head_size(meta, layer_norm_config(meta))
     return {
         **values,
         "logit_scale": meta.number("logit_scale"),
@@ -79,7 +70,7 @@ def cohere_config(meta: GgufMetadata) -> ConfigValues:
 
 def cohere2_config(meta: GgufMetadata) -> ConfigValues:
     """Command R7B and A: three sliding layers, then a full one without rotary embedding."""
-    values = whole_head_rotary(meta, layer_norm_config(meta))
+    values = layer_norm_config(meta)
     return {
         **values,
         "logit_scale": meta.number("logit_scale"),
@@ -92,7 +83,7 @@ def mixtral_config(meta: GgufMetadata) -> ConfigValues:
     """Mixtral: its files call it "llama"."""
     if "blk.0.ffn_gate.0.weight" in meta.tensors:
         raise meta.unsupported("A file of Mixtral's first days, with every expert for itself.")
-    values = whole_head_rotary(meta, expert_config(meta, "num_local_experts"))
+    values = expert_config(meta, "num_local_experts")
     return {**values, "sliding_window": None}
 
 
@@ -121,12 +112,12 @@ def qwen3_moe_config(meta: GgufMetadata) -> ConfigValues:
 
 def olmoe_config(meta: GgufMetadata) -> ConfigValues:
     """OLMoE."""
-    values = plain_head_size(meta, whole_head_rotary(meta, expert_config(meta)))
+    values = plain_head_size(meta, expert_config(meta))
     return {**values, "norm_topk_prob": False, "clip_qkv": None, "attention_bias": False}
 
 
 def granite_moe_config(meta: GgufMetadata) -> ConfigValues:
     """Granite 3 with experts."""
-    values = whole_head_rotary(meta, expert_config(meta, "num_local_experts"))
+    values = expert_config(meta, "num_local_experts")
     multipliers = granite_multipliers(meta, values)
     return {**plain_head_size(meta, values), **multipliers, "attention_bias": False}

@@ -16,30 +16,37 @@ LONGROPE_TENSOR = "rope_factors_long.weight"
 _WITH_TWO_BASES = "gemma3"
 
 
-def plain_config(meta: GgufMetadata) -> ConfigValues:
+def plain_config(meta: GgufMetadata, *, turns_partly: bool = False) -> ConfigValues:
     """Make what every family has that is built like Llama.
+
+    Args:
+        meta: The file's.
+        turns_partly: Whether the rotary embedding may turn a part of each head.
 
     Raises:
         ModelFileError: A required key is missing or contradicts the tensors.
         UnsupportedModelError: Mixture of experts, or layers that differ in size.
     """
     _refuse_experts(meta)
-    return {**_base_config(meta), **_rms_norms(meta)}
+    return {**_base_config(meta, turns_partly=turns_partly), **_rms_norms(meta)}
 
 
-def layer_norm_config(meta: GgufMetadata, key: str | None = "layer_norm_eps") -> ConfigValues:
+def layer_norm_config(
+    meta: GgufMetadata, key: str | None = "layer_norm_eps", *, turns_partly: bool = False
+) -> ConfigValues:
     """The same for families whose norms take away the mean too.
 
     Args:
         meta: The file's.
         key: What transformers calls the number beside the variance; None if it is no option there.
+        turns_partly: As in `plain_config`.
 
     Raises:
         ModelFileError, UnsupportedModelError: As `plain_config`.
     """
     _refuse_experts(meta)
     epsilon = {} if key is None else {key: meta.number("attention.layer_norm_epsilon")}
-    return {**_base_config(meta), **epsilon}
+    return {**_base_config(meta, turns_partly=turns_partly), **epsilon}
 
 
 def expert_config(meta: GgufMetadata, count_key: str = "num_experts") -> ConfigValues:
@@ -54,7 +61,7 @@ def expert_config(meta: GgufMetadata, count_key: str = "num_experts") -> ConfigV
     """
     count = meta.integer("expert_count", within=(1, MAX_EXPERTS))
     return {
-        **_base_config(meta),
+        **_base_config(meta, turns_partly=False),
         **_rms_norms(meta),
         count_key: count,
         "num_experts_per_tok": meta.integer("expert_used_count", within=(1, count)),
@@ -84,13 +91,15 @@ def _refuse_variants(meta: GgufMetadata) -> None:
         )
 
 
-def _base_config(meta: GgufMetadata) -> ConfigValues:
+def _base_config(meta: GgufMetadata, *, turns_partly: bool) -> ConfigValues:
     _refuse_variants(meta)
     hidden_size = meta.integer("embedding_length")
     num_heads = meta.integer("attention.head_count", within=(1, MAX_HEADS))
     num_kv_heads = meta.integer("attention.head_count_kv", num_heads, within=(1, MAX_HEADS))
     if num_heads % num_kv_heads:
         raise meta.fail(f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads.")
+    head_size = _head_size(meta, hidden_size, num_heads)
+    part = _turned_part(meta, head_size, turns_partly=turns_partly)
     return {
         "vocab_size": _vocab_size(meta, hidden_size),
         "hidden_size": hidden_size,
@@ -98,9 +107,9 @@ def _base_config(meta: GgufMetadata) -> ConfigValues:
         "num_hidden_layers": _num_layers(meta),
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
-        "head_dim": _head_size(meta, hidden_size, num_heads),
+        "head_dim": head_size,
         "max_position_embeddings": meta.integer("context_length"),
-        "rope_parameters": rope_parameters(meta),
+        "rope_parameters": {**rope_parameters(meta), **part},
         "tie_word_embeddings": "output.weight" not in meta.tensors,
         "bos_token_id": meta.token_id("bos_token_id"),
         "eos_token_id": meta.token_id("eos_token_id"),
@@ -186,11 +195,17 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
     }
 
 
-def partial_rotary(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
-    """Make the rotary parameters where only a part of each head may be turned."""
-    head_size = whole_number(values, "head_dim")
-    size = meta.integer("rope.dimension_count", head_size, within=(1, head_size))
-    return {**rope_parameters(meta), "partial_rotary_factor": size / head_size}
+def _turned_part(meta: GgufMetadata, head_size: int, *, turns_partly: bool) -> ConfigValues:
+    """Which part of each head the rotary embedding turns, where it may be a part."""
+    size = meta.integer("rope.dimension_count", head_size, within=(1, MAX_HEAD_SIZE))
+    if turns_partly and size <= head_size:
+        return {"partial_rotary_factor": size / head_size}
+    if size != head_size:
+        raise meta.unsupported(
+            f"Rotary embedding over {size} of {head_size} numbers per head, which Quire "
+            f"cannot run for the architecture '{meta.architecture}'."
+        )
+    return {}
 
 
 def plain_head_size(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
@@ -205,21 +220,6 @@ def plain_head_size(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
             f"Heads of a size of their own, which Quire cannot run for '{meta.architecture}'."
         )
     return {key: value for key, value in values.items() if key != "head_dim"}
-
-
-def whole_head_rotary(meta: GgufMetadata, values: ConfigValues) -> ConfigValues:
-    """Make sure that all of each head is turned.
-
-    Raises:
-        UnsupportedModelError: Only a part is.
-    """
-    size = meta.integer("rope.dimension_count", whole_number(values, "head_dim"))
-    if size != values["head_dim"]:
-        raise meta.unsupported(
-            f"Rotary embedding over {size} of {values['head_dim']} numbers per head, which Quire "
-            f"cannot run for the architecture '{meta.architecture}'."
-        )
-    return values
 
 
 def layer_types(meta: GgufMetadata, num_layers: int, *, period: int) -> list[str]:
@@ -243,3 +243,11 @@ def whole_number(values: ConfigValues, key: str) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{key} is no whole number")
     return value
+
+
+def table(values: ConfigValues, key: str) -> ConfigValues:
+    """A copy of one of the values that holds values itself."""
+    value = values[key]
+    if not isinstance(value, dict):
+        raise TypeError(f"{key} is no table")
+    return dict(value)

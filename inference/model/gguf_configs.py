@@ -4,11 +4,10 @@ from inference.model.gguf_config_parts import (
     LONGROPE_TENSOR,
     ConfigValues,
     layer_types,
-    partial_rotary,
     plain_config,
     plain_head_size,
     rope_parameters,
-    whole_head_rotary,
+    table,
     whole_number,
 )
 from inference.model.gguf_metadata import GgufMetadata
@@ -23,16 +22,10 @@ _SMOLLM3_PERIOD = 4
 
 def llama_config(meta: GgufMetadata) -> ConfigValues:
     """Llama 1 to 3, Mistral, SmolLM and their kin."""
-    values = whole_head_rotary(meta, plain_config(meta))
+    values = plain_config(meta)
     values["attention_bias"] = "blk.0.attn_q.bias" in meta.tensors
     values["mlp_bias"] = "blk.0.ffn_gate.bias" in meta.tensors
     return values
-
-
-def biased_llama_config(meta: GgufMetadata) -> ConfigValues:
-    """A Llama with biases on query, key and value alone: what transformers calls Qwen 2."""
-    whole_head_rotary(meta, plain_config(meta))
-    return qwen2_config(meta)
 
 
 def qwen2_config(meta: GgufMetadata) -> ConfigValues:
@@ -73,7 +66,7 @@ def smollm3_config(meta: GgufMetadata) -> ConfigValues:
 
 def olmo2_config(meta: GgufMetadata) -> ConfigValues:
     """OLMo 2."""
-    values = plain_head_size(meta, whole_head_rotary(meta, plain_config(meta)))
+    values = plain_head_size(meta, plain_config(meta))
     return {**values, "attention_bias": False}
 
 
@@ -92,7 +85,7 @@ def olmo3_config(meta: GgufMetadata) -> ConfigValues:
 
 def exaone4_config(meta: GgufMetadata) -> ConfigValues:
     """EXAONE 4: the 32B has sliding windows, and no rotary embedding in its full layers."""
-    values = plain_head_size(meta, whole_head_rotary(meta, plain_config(meta)))
+    values = plain_head_size(meta, plain_config(meta))
     num_layers = whole_number(values, "num_hidden_layers")
     if num_layers != _EXAONE4_32B_LAYERS and not meta.has("attention.sliding_window"):
         full = ["full_attention"] * num_layers
@@ -108,23 +101,19 @@ def glm4_config(meta: GgufMetadata) -> ConfigValues:
     """GLM 4 of 2025: norms on both sides; half of each head is turned, in pairs."""
     if meta.has("rope.dimension_sections"):
         raise meta.unsupported("A GLM 4 that sees images, which Quire cannot run.")
-    values = plain_config(meta)
-    return {
-        **values,
-        "rope_parameters": partial_rotary(meta, values),
-        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
-    }
+    values = plain_config(meta, turns_partly=True)
+    return {**values, "attention_bias": "blk.0.attn_q.bias" in meta.tensors}
 
 
 def seed_oss_config(meta: GgufMetadata) -> ConfigValues:
     """Seed-OSS: a Llama with biases on query, key and value."""
-    values = whole_head_rotary(meta, plain_config(meta))
+    values = plain_config(meta)
     return {**values, "attention_bias": True, "attention_out_bias": False, "mlp_bias": False}
 
 
 def ernie4_5_config(meta: GgufMetadata) -> ConfigValues:
     """ERNIE 4.5, dense: a Llama that turns pairs (2i, 2i + 1)."""
-    return {**whole_head_rotary(meta, plain_config(meta)), "use_bias": False}
+    return {**plain_config(meta), "use_bias": False}
 
 
 def gemma2_config(meta: GgufMetadata) -> ConfigValues:
@@ -171,8 +160,8 @@ def _gemma_query_scale(values: ConfigValues, is_27b: bool) -> int:
 
 def phi3_config(meta: GgufMetadata) -> ConfigValues:
     """Phi 3, 3.5 and 4-mini; rotary factors per frequency are added by the loader."""
-    whole = plain_config(meta)
-    values, rope = plain_head_size(meta, whole), partial_rotary(meta, whole)
+    values = plain_head_size(meta, plain_config(meta, turns_partly=True))
+    rope = table(values, "rope_parameters")
     context = whole_number(values, "max_position_embeddings")
     original = meta.integer("rope.scaling.original_context_length", context)
     if LONGROPE_TENSOR in meta.tensors:

@@ -169,8 +169,8 @@ MIXTRAL = Family(
     "mixtral", "MixtralConfig", "MixtralForCausalLM", bridge.mixtral_config, _EXPERTS,
     interleaves_rotary=True,
 )  # fmt: skip
-BIASED_LLAMA = Family(
-    "qwen2", "Qwen2Config", "Qwen2ForCausalLM", ours.biased_llama_config, spec_family="qwen2",
+BIASED_LLAMA = Family(  # on query, key and value alone: what transformers calls Qwen 2
+    "qwen2", "Qwen2Config", "Qwen2ForCausalLM", ours.qwen2_config, spec_family="qwen2",
     interleaves_rotary=True,
 )  # fmt: skip
 OLMO3 = Family(

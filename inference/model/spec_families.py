@@ -120,6 +120,7 @@ class Family:
         return tuple(role for is_there, roles in parts if is_there for role in roles)
 
 
+OLMO3_ROPE_BASE = 500_000.0
 _DEFAULTS: dict[str, object] = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
@@ -221,7 +222,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "olmo3": Family(
         "Olmo3ForCausalLM",
-        {**_DEFAULTS, "rms_norm_eps": 1e-5, "sliding_window": 4096},
+        {
+            **_DEFAULTS,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "rope_theta": OLMO3_ROPE_BASE,
+        },
         windows="some_layers",
         window_period=4,
         has_ropes_by_kind=True,
@@ -232,7 +238,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
-        {**_DEFAULTS, "num_key_value_heads": 4, "tie_word_embeddings": True},
+        {
+            **_DEFAULTS,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": True,
+            "rope_theta": 2_000_000.0,
+        },
         may_have_mlp_biases=True,
         unturned="as_listed",
     ),
@@ -257,6 +268,7 @@ FAMILIES: dict[str, Family] = {
             "num_key_value_heads": 2,
             "head_dim": 128,
             "attention_bias": True,
+            "partial_rotary_factor": 0.5,
         },
         attention_biases="query_key_value_as_configured",
         has_post_norms=True,
@@ -279,6 +291,7 @@ FAMILIES: dict[str, Family] = {
             "num_key_value_heads": 2,
             "head_dim": 128,
             "tie_word_embeddings": True,
+            "rope_theta": 500_000.0,
         },
         attention_biases="never",
         rotates_pairs=True,

@@ -4,16 +4,14 @@ Models are stored in the words of many releases of transformers; the arithmetic 
 """
 
 from inference.model.spec import RopeSpec, UnsupportedSpecError
-from inference.model.spec_families import FAMILIES, Family
+from inference.model.spec_families import FAMILIES, OLMO3_ROPE_BASE, Family
 from inference.model.spec_rope import make_rope, stable_context_tokens
 from inference.model.spec_values import SpecValues
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
 _ROPE_BASE = 10_000.0
-_ROPE_BASES = {"olmo3": 500_000.0, "ernie4_5": 500_000.0, "smollm3": 2_000_000.0}
 _GEMMA3_ROPE_BASE = 1_000_000.0
-_GLM_PART = 0.5
 _UNTURNED_PERIOD = 4
 
 RopeValues = dict[str, object]
@@ -71,8 +69,8 @@ def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
     rope = values.table("rope_scaling") or values.table("rope_parameters")
     if any(isinstance(value, dict) for value in rope.values()):
         raise UnsupportedSpecError("a rotary embedding for each kind of layer")
-    base = values.number("rope_theta", _ROPE_BASES.get(name, _ROPE_BASE))
-    partial = values.number("partial_rotary_factor", _GLM_PART if name == "glm4" else 1.0)
+    base = values.number("rope_theta", _ROPE_BASE)
+    partial = values.number("partial_rotary_factor", 1.0)
     rope = {"rope_theta": base, "partial_rotary_factor": partial, **rope}
     rope = _with_kind(rope, is_phi=name == "phi3")
     if not may_turn_partly and SpecValues(rope).number("partial_rotary_factor") != 1.0:
@@ -88,22 +86,25 @@ def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
 
 def _olmo3_variants(values: SpecValues) -> list[RopeValues]:
     """Sliding layers are never scaled to longer contexts; a scaling without a kind is of full ones."""
-    both, base = SpecValues(values.table("rope_parameters")), _ROPE_BASES["olmo3"]
-    if values.table("rope_parameters").keys() - {_FULL, _SLIDING}:
-        raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
-    if values.number("rope_theta", base) != base:
+    both = _by_kind(values)
+    if values.number("rope_theta") != OLMO3_ROPE_BASE:
         raise UnsupportedSpecError("another base of full layers alone, as transformers reads it")
-    plain: RopeValues = {"rope_theta": base}
+    plain: RopeValues = {"rope_theta": OLMO3_ROPE_BASE}
     full = {**plain, **both.table(_FULL), **values.table("rope_scaling")}
     variants = [full, {**plain, **both.table(_SLIDING)}]
     return [_with_kind(rope, is_phi=False) for rope in variants]
 
 
-def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
+def _by_kind(values: SpecValues) -> SpecValues:
+    """The rotary parameters of full and of sliding layers, as far as they are there."""
     both = values.table("rope_parameters")
-    if set(both) - {_FULL, _SLIDING}:
+    if both.keys() - {_FULL, _SLIDING}:
         raise UnsupportedSpecError("one rotary embedding for both kinds of layers")
-    table = SpecValues(both)
+    return SpecValues(both)
+
+
+def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
+    table = _by_kind(values)
     full: RopeValues = {
         "rope_theta": values.number("rope_theta", _GEMMA3_ROPE_BASE),
         **table.table(_FULL),

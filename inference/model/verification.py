@@ -14,7 +14,7 @@ import torch
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.model.base import Runner
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
-from inference.model.library_errors import first_line
+from inference.model.library_errors import LIBRARY_ERRORS, first_line
 from inference.model.memory import is_out_of_memory
 from inference.model.step import Chunk
 
@@ -48,7 +48,7 @@ def verify_unless_tested(
         return
     try:
         error = _largest_error(bridge, runner)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as failure:
+    except LIBRARY_ERRORS as failure:
         if is_out_of_memory(failure):
             raise
         raise UnsupportedModelError(

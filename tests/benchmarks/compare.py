@@ -39,6 +39,7 @@ from tests.benchmarks.contenders import (
     Transformers,
 )
 
+PEERS = ("transformers", "llama")
 PREFILL_TOKENS = (128, 512)
 DECODE_DEPTHS = (0, 1024, 3000)
 DECODE_TOKENS = 64
@@ -184,9 +185,6 @@ def _is_installed(distribution: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-PEERS = ("transformers", "llama")
 
 
 def peer_names(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     Phi3Config,
+    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
@@ -175,12 +176,7 @@ def test_context_ends_where_rotary_angles_would_change() -> None:
     assert TransformersBridge(module, Path("long")).stable_context_tokens == 96
 
 
-def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> None:
-    """GPT-NeoX: its cache is told the layer alone."""
-    config = GPTNeoXConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
-        num_attention_heads=6, max_position_embeddings=512, pad_token_id=0,
-    )  # fmt: skip
+def assert_runs_like_eager(config: PretrainedConfig) -> None:
     torch.manual_seed(2)
     module = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
@@ -190,6 +186,15 @@ def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> N
     logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P + 1)
     expected = last_rows(eager_logits(module, PROMPT), P + 1)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> None:
+    """GPT-NeoX: its cache is told the layer alone."""
+    config = GPTNeoXConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+        num_attention_heads=6, max_position_embeddings=512, pad_token_id=0,
+    )  # fmt: skip
+    assert_runs_like_eager(config)
 
 
 def test_result_of_attention_may_be_viewed_otherwise() -> None:
@@ -200,15 +205,7 @@ def test_result_of_attention_may_be_viewed_otherwise() -> None:
         moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2, sliding_window=64,
         max_position_embeddings=512, pad_token_id=0,
     )  # fmt: skip
-    torch.manual_seed(2)
-    module = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(0.0, 0.2)
-    runner = make_runner(module, block_size=P)
-    logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P + 1)
-    expected = last_rows(eager_logits(module, PROMPT), P + 1)
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    assert_runs_like_eager(config)
 
 
 class OddAttention(nn.Module):

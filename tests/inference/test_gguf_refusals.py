@@ -67,7 +67,11 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
     [
         (
             "qwen2",
-            {"qwen2.attention.key_length": 16, "qwen2.attention.value_length": 16},
+            {
+                "qwen2.attention.key_length": 16,
+                "qwen2.attention.value_length": 16,
+                "qwen2.rope.dimension_count": 16,
+            },
             "size of their own.*'qwen2'",
         ),
         (
@@ -79,6 +83,7 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
         ("llama", {"llama.attention.value_length": 16}, r"heads of 8 \(keys\) and 16 \(values\)"),
         ("llama", {"llama.rope.scaling.type": "longrope"}, "rotary scaling 'longrope'"),
         ("llama", {"llama.rope.scaling.attn_factor": 1.5}, "a factor of its own"),
+        ("qwen3", {"qwen3.rope.dimension_count": 8}, "8 of 16 numbers per head"),
         ("gemma2", {"gemma2.rope.freq_base_swa": 5_000.0}, "Two bases.*'gemma2'"),
         ("qwen2", {"qwen2.attention.causal": False}, "embeddings of texts"),
         (
