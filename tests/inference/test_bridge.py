@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
+    AttentionInterface,
     AutoConfig,
     AutoModelForCausalLM,
     GPTNeoXConfig,
@@ -22,7 +23,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 from inference.config import KvSchemeName
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.kv_cache.schemes import LayerGeometry
-from inference.model.bridge import TransformersBridge
+from inference.model.bridge import ATTENTION_NAME, TransformersBridge
 from inference.model.step import Chunk
 from inference.model.verification import TESTED_ARCHITECTURES, verify_unless_tested
 from tests.inference.tiny_models import (
@@ -176,7 +177,7 @@ def test_context_ends_where_rotary_angles_would_change() -> None:
     assert TransformersBridge(module, Path("long")).stable_context_tokens == 96
 
 
-def assert_runs_like_eager(config: PretrainedConfig) -> None:
+def assert_runs_like_eager(config: PretrainedConfig) -> PreTrainedModel:
     torch.manual_seed(2)
     module = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
@@ -186,6 +187,7 @@ def assert_runs_like_eager(config: PretrainedConfig) -> None:
     logits = run_chunked(runner, PROMPT, TABLE, chunk_tokens=P + 1)
     expected = last_rows(eager_logits(module, PROMPT), P + 1)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    return module
 
 
 def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> None:
@@ -194,7 +196,11 @@ def test_layer_that_hands_on_no_arguments_is_known_by_what_it_stored_last() -> N
         vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
         num_attention_heads=6, max_position_embeddings=512, pad_token_id=0,
     )  # fmt: skip
-    assert_runs_like_eager(config)
+    module = assert_runs_like_eager(config)
+    # What was stored last serves one attention, not a layer that stores nothing.
+    query = torch.zeros(1, 6, 1, 8)
+    with pytest.raises(ValueError, match="without having stored keys"):
+        AttentionInterface()[ATTENTION_NAME](module, query, query, query, None)
 
 
 def test_result_of_attention_may_be_viewed_otherwise() -> None:
