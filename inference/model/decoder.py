@@ -18,6 +18,7 @@ from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
 from inference.model.cuda_capture import cuda_capture
+from inference.model.experts import Experts
 from inference.model.graphs import GraphRunner
 from inference.model.key_centres import key_centres
 from inference.model.layer_stream import LayerStream
@@ -33,6 +34,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
 }
+_EXPERT_ROLES: tuple[Role, ...] = ("gate", "up", "down")
 
 
 class StepBlocks:
@@ -176,8 +178,12 @@ class TorchDecoder:
     def _mlp(self, layer: "_Layer", x: Tensor) -> Tensor:
         """What one layer's MLP adds to x, (T, hidden)."""
         m = self._norm(layer, "mlp_norm", x)
-        inner = self._activation(layer.linears["gate"](m)).mul_(layer.linears["up"](m))
-        return self._norm(layer, "post_mlp_norm", layer.linears["down"](inner))
+        if layer.experts is not None:
+            out = layer.experts(m)
+        else:
+            inner = self._activation(layer.linears["gate"](m)).mul_(layer.linears["up"](m))
+            out = layer.linears["down"](inner)
+        return self._norm(layer, "post_mlp_norm", out)
 
     def _logits(self, x: Tensor) -> Tensor:
         """(rows, hidden) to (rows, V), float32."""
@@ -215,6 +221,7 @@ class _Layer:
     call: LayerCall
     rope_index: int
     key_centre: Tensor | None
+    experts: Experts | None
 
     @classmethod
     def build(
@@ -230,6 +237,8 @@ class _Layer:
         linears: dict[Role, Linear] = {}
         for role, bias in BIAS_OF.items():
             key = WeightKey(role, index)
+            if spec.experts is not None and role in _EXPERT_ROLES:
+                continue
             if key in ready:
                 linears[role] = ready[key]
             else:
@@ -244,7 +253,18 @@ class _Layer:
             call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
             rope_index=layer.rope_index,
             key_centre=key_centre,
+            experts=_experts(index, spec, weights),
         )
+
+
+def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -> Experts | None:
+    """A layer's experts, if it has any; there are no packed ones."""
+    if spec.experts is None:
+        return None
+    router, gate, up, down = (
+        weights[WeightKey(role, index)] for role in ("router", *_EXPERT_ROLES)
+    )
+    return Experts(spec.experts, router, (gate, up, down), _ACTIVATIONS[spec.activation])
 
 
 def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -40,7 +40,7 @@ class DecoderWeights:
     @property
     def matrix_keys(self) -> list[WeightKey]:
         """Those of them that are matrices; the others are vectors."""
-        return [key for key in self.stored_keys if len(self.sources[key].tensor_shape) == 2]
+        return [key for key in self.stored_keys if self.sources[key].is_matrix]
 
     @property
     def num_parameters(self) -> int:
@@ -73,7 +73,7 @@ def read_weight(weights: DecoderWeights, key: WeightKey, dtype: torch.dtype) -> 
     weight = dequantize(
         stored_rows(weights, key).reshape(-1),
         weights.file.tensors[name].type_name,
-        (source.num_rows, *source.tensor_shape[1:]),
+        (source.num_rows, source.num_columns) if source.is_matrix else (source.num_rows,),
         torch.float32 if key.role.endswith("norm") else dtype,
     )
     weights.file.release(name)
@@ -86,6 +86,6 @@ def stored_rows(weights: DecoderWeights, key: WeightKey) -> Tensor:
     They may share memory with the file, and must not be changed.
     """
     source = weights.sources[key]
-    rows = weights.file.tensor_data(source.tensor_name).view(source.tensor_shape[0], -1)
+    rows = weights.file.tensor_data(source.tensor_name).view(source.num_stored_rows, -1)
     order = source.rows
     return rows[order.start : order.stop] if isinstance(order, range) else rows[torch.tensor(order)]

@@ -9,7 +9,6 @@ from inference.model.gguf_config_parts import (
     plain_head_size,
     whole_number,
 )
-from inference.model.gguf_configs import granite_multipliers
 from inference.model.gguf_metadata import GgufMetadata
 
 _STARCODER2_WINDOW = 4096
@@ -79,14 +78,6 @@ def cohere2_config(meta: GgufMetadata) -> ConfigValues:
     }
 
 
-def mixtral_config(meta: GgufMetadata) -> ConfigValues:
-    """Mixtral: its files call it "llama"."""
-    if "blk.0.ffn_gate.0.weight" in meta.tensors:
-        raise meta.unsupported("A file of Mixtral's first days, with every expert for itself.")
-    values = expert_config(meta, "num_local_experts")
-    return {**values, "sliding_window": None}
-
-
 def qwen2_moe_config(meta: GgufMetadata) -> ConfigValues:
     """Qwen 1.5 and 2 with experts, one of them shared."""
     values = plain_head_size(meta, expert_config(meta))
@@ -97,27 +88,3 @@ def qwen2_moe_config(meta: GgufMetadata) -> ConfigValues:
         "norm_topk_prob": False,
         "use_sliding_window": False,
     }
-
-
-def qwen3_moe_config(meta: GgufMetadata) -> ConfigValues:
-    """Qwen 3 with experts."""
-    return {
-        **expert_config(meta),
-        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
-        "norm_topk_prob": True,
-        "use_sliding_window": False,
-        "attention_bias": False,
-    }
-
-
-def olmoe_config(meta: GgufMetadata) -> ConfigValues:
-    """OLMoE."""
-    values = plain_head_size(meta, expert_config(meta))
-    return {**values, "norm_topk_prob": False, "clip_qkv": None, "attention_bias": False}
-
-
-def granite_moe_config(meta: GgufMetadata) -> ConfigValues:
-    """Granite 3 with experts."""
-    values = expert_config(meta, "num_local_experts")
-    multipliers = granite_multipliers(meta, values)
-    return {**plain_head_size(meta, values), **multipliers, "attention_bias": False}

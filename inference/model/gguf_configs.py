@@ -3,6 +3,7 @@
 from inference.model.gguf_config_parts import (
     LONGROPE_TENSOR,
     ConfigValues,
+    expert_config,
     layer_types,
     plain_config,
     plain_head_size,
@@ -175,3 +176,35 @@ def phi3_config(meta: GgufMetadata) -> ConfigValues:
         "original_max_position_embeddings": original,
         "sliding_window": window or None,
     }
+
+
+def mixtral_config(meta: GgufMetadata) -> ConfigValues:
+    """Mixtral: its files call it "llama"."""
+    if "blk.0.ffn_gate.0.weight" in meta.tensors:
+        raise meta.unsupported("A file of Mixtral's first days, with every expert for itself.")
+    values = expert_config(meta, "num_local_experts")
+    return {**values, "sliding_window": None}
+
+
+def qwen3_moe_config(meta: GgufMetadata) -> ConfigValues:
+    """Qwen 3 with experts."""
+    return {
+        **expert_config(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        "use_sliding_window": False,
+        "attention_bias": False,
+    }
+
+
+def olmoe_config(meta: GgufMetadata) -> ConfigValues:
+    """OLMoE."""
+    values = plain_head_size(meta, expert_config(meta))
+    return {**values, "norm_topk_prob": False, "clip_qkv": None, "attention_bias": False}
+
+
+def granite_moe_config(meta: GgufMetadata) -> ConfigValues:
+    """Granite 3 with experts."""
+    values = expert_config(meta, "num_local_experts")
+    multipliers = granite_multipliers(meta, values)
+    return {**plain_head_size(meta, values), **multipliers, "attention_bias": False}

@@ -151,22 +151,26 @@ FAMILIES: dict[str, Family] = {
         {**_EXPERTS, **_SHARED_EXPERT},
     ),
     "qwen3moe": Family(
-        "qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", bridge.qwen3_moe_config, _EXPERTS
+        "qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", ours.qwen3_moe_config, _EXPERTS,
+        spec_family="qwen3_moe",
     ),
-    "olmoe": Family("olmoe", "OlmoeConfig", "OlmoeForCausalLM", bridge.olmoe_config, _EXPERTS),
+    "olmoe": Family(
+        "olmoe", "OlmoeConfig", "OlmoeForCausalLM", ours.olmoe_config, _EXPERTS,
+        spec_family="olmoe",
+    ),
     "granitemoe": Family(
-        "granitemoe", "GraniteMoeConfig", "GraniteMoeForCausalLM", bridge.granite_moe_config,
+        "granitemoe", "GraniteMoeConfig", "GraniteMoeForCausalLM", ours.granite_moe_config,
         {
             "block_sparse_moe.router": "ffn_gate_inp",
             "block_sparse_moe.experts.gate_up_proj": "ffn_gate_exps",
             "block_sparse_moe.experts.down_proj": "ffn_down_exps",
         },
-        interleaves_rotary=True,
+        spec_family="granitemoe", interleaves_rotary=True,
     ),
 }  # fmt: skip
 
 MIXTRAL = Family(
-    "mixtral", "MixtralConfig", "MixtralForCausalLM", bridge.mixtral_config, _EXPERTS,
+    "mixtral", "MixtralConfig", "MixtralForCausalLM", ours.mixtral_config, _EXPERTS, spec_family="mixtral",
     interleaves_rotary=True,
 )  # fmt: skip
 BIASED_LLAMA = Family(  # on query, key and value alone: what transformers calls Qwen 2

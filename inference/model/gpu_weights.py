@@ -139,7 +139,7 @@ class _Loader:
         source = self._packed.sources[key]
         type_name = self._plan.tensors[source.tensor_name].type_name
         rows = stored_rows(self._packed, key)
-        step = max(1, _SLICE_ELEMENTS // source.tensor_shape[1] // _SLICE_MULTIPLE)
+        step = max(1, _SLICE_ELEMENTS // source.num_columns // _SLICE_MULTIPLE)
         slices = torch.split(rows, step * _SLICE_MULTIPLE)
         pack = pack_int4 if self._plan.matrices[key].num_bits == 4 else pack_int8
         parts = [
@@ -188,5 +188,5 @@ def _linear(
     plan: WeightPlan, key: WeightKey, weight: MatrixWeight, vectors: Mapping[WeightKey, Tensor]
 ) -> Linear:
     bias = vectors.get(WeightKey(BIAS_OF[key.role], key.layer)) if key.role in BIAS_OF else None
-    num_columns = plan.weights.sources[key].tensor_shape[1]
+    num_columns = plan.weights.sources[key].num_columns
     return make_linear(weight, bias, plan.product, num_columns)

@@ -24,7 +24,8 @@ from inference.model.packed_weights import PackedWeights
 from inference.model.spec import ModelSpec, Role, RopeSpec, WeightKey
 from inference.model.step import Chunk, lay_out
 
-_MATRICES: tuple[Role, ...] = ("query", "key", "value", "output", "gate", "up", "down")
+_MATRICES: tuple[Role, ...] = ("query", "key", "value", "output", "router", "gate", "up", "down")
+_OF_EXPERTS = ("gate", "up", "down")
 _KV_SCHEMES = {
     "fp32": c.KvScheme.F32,
     "fp16": c.KvScheme.F16,
@@ -81,6 +82,7 @@ class NativeModel:
         self._calls = kernels
         self._team = kernels.new_team(num_threads)
         self._weights = weights
+        self._experts = spec.experts
         self._ropes, self._angles = _ropes(spec.ropes)
         vectors = {key: torch.from_numpy(vector) for key, vector in weights.vectors.items()}
         self._key_centres = key_centres(spec, vectors)
@@ -108,6 +110,9 @@ class NativeModel:
             logit_scale=spec.logit_scale,
             attention_softcap=spec.attention_softcap or 0.0,
             logit_softcap=spec.logit_softcap or 0.0,
+            num_experts=spec.experts.count if spec.experts else 0,
+            num_experts_used=spec.experts.num_used if spec.experts else 0,
+            expert_weights_sum_to_one=bool(spec.experts and spec.experts.weights_sum_to_one),
             num_ropes=len(spec.ropes),
             ropes=addressof(self._ropes),
             layers=addressof(self._layers),
@@ -133,8 +138,11 @@ class NativeModel:
     @property
     def logits_share(self) -> float:
         """Of the weights that a step reads, those of the head."""
+        used = self._experts.num_used / self._experts.count if self._experts else 1.0
         read = [
-            m.data.nbytes for key, m in self._weights.matrices.items() if key.role != "embedding"
+            matrix.data.nbytes * (used if key.role in _OF_EXPERTS else 1.0)
+            for key, matrix in self._weights.matrices.items()
+            if key.role != "embedding"
         ]
         return self._weights.matrices[WeightKey("head")].data.nbytes / sum(read)
 
@@ -234,7 +242,9 @@ def _layer(
     key_centre: npt.NDArray[np.float32] | None,
 ) -> c.Layer:
     values: dict[str, object] = {
-        role: weights.matrices[WeightKey(role, index)].structure for role in _MATRICES
+        role: weights.matrices[WeightKey(role, index)].structure
+        for role in _MATRICES
+        if role in spec.layer_roles
     }
     for role in spec.layer_roles:
         if role not in _MATRICES:

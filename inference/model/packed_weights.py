@@ -84,7 +84,7 @@ def _sizes(
             kernels.packed_bytes(
                 MatrixType[tensors[source.tensor_name].type_name],
                 source.num_rows,
-                source.tensor_shape[1],
+                source.num_columns,
             )
         )
         for key, source in sources.items()
@@ -106,7 +106,7 @@ def pack_weights(
     vectors = {
         key: read_weight(weights, key, torch.float32).numpy()
         for key in weights.stored_keys
-        if len(sources[key].tensor_shape) == 1
+        if not sources[key].is_matrix
     }
     matrices: dict[WeightKey, PackedMatrix] = {}
     memory = _divided(_sizes(weights, weights.file.tensors, kernels))
@@ -146,9 +146,9 @@ class _Packing:
     def begin(self, source: WeightSource, data: Bytes) -> PackedMatrix:
         """Let the threads pack a matrix into its memory."""
         kind = MatrixType[self._file.tensors[source.tensor_name].type_name]
-        N, K = source.num_rows, source.tensor_shape[1]
+        N, K = source.num_rows, source.num_columns
         stored = self._file.tensor_data(source.tensor_name).numpy()
-        stored = stored.reshape(source.tensor_shape[0], -1)
+        stored = stored.reshape(source.num_stored_rows, -1)
         matrix = Matrix(kind, N, K, 0, data.ctypes.data)
         addresses = stored.ctypes.data + stored.shape[1] * np.asarray(source.rows, dtype=np.intp)
         size = -(-_PIECE_ROWS // self._kernels.panel_rows) * self._kernels.panel_rows

@@ -1,9 +1,10 @@
 """Brings matrices to types that the kernels know while they are read. Thread of the load.
 
-Floats are rounded if that is wished for; embedding and head keep eight bits even then. A type that the
-kernels do not know becomes the one that `repack` has for it, or Q8_0. Norms and biases stay as they are.
+Floats are rounded if that is wished for; embedding and head keep eight bits even then, and the routers of
+experts stay as they are: a wrong choice costs more than they take. A type that the kernels do not know becomes the one that `repack` has for it, or Q8_0. Norms and biases stay as they are.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -77,12 +78,12 @@ def changed_words(kinds: Iterable[tuple[str, str]]) -> str:
 
 
 def _kernel_type(stored: StoredTensor, role: Role, type_name: str, known: Collection[str]) -> str:
-    if len(stored.shape) != 2:
+    if len(stored.shape) == 1:
         return stored.type_name
-    has_blocks = stored.shape[1] % BLOCK == 0
+    has_blocks = stored.shape[-1] % BLOCK == 0
     if stored.type_name not in known:
         return _nearest_type(stored, known) if has_blocks else "F32"
-    if not type_name or not has_blocks or stored.type_name not in FLOATS:
+    if not type_name or not has_blocks or stored.type_name not in FLOATS or role == "router":
         return stored.type_name
     return _BETTER if role in _KEPT_BETTER else type_name
 
@@ -91,7 +92,7 @@ def _nearest_type(stored: StoredTensor, known: Collection[str]) -> str:
     """What a type becomes that nobody computes with."""
     if stored.type_name in REPACKERS:
         target, _ = REPACKERS[stored.type_name]
-        if target in known and stored.shape[1] % TENSOR_TYPES_BY_NAME[target].block_elements == 0:
+        if target in known and stored.shape[-1] % TENSOR_TYPES_BY_NAME[target].block_elements == 0:
             return target
     return _BETTER
 
@@ -162,7 +163,7 @@ class QuantisedFile:
         self._file.release(name)
 
     def _rounded(self, name: str, tensor: StoredTensor) -> Tensor:
-        N, K = tensor.shape
+        N, K = math.prod(tensor.shape[:-1]), tensor.shape[-1]
         rows = self._file.tensor_data(name).view(N, -1)
         kind = TENSOR_TYPES_BY_NAME[tensor.type_name]
         result = np.empty((N, K // kind.block_elements * kind.block_bytes), dtype=np.uint8)

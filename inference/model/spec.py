@@ -10,8 +10,11 @@ One description for everyone who runs a model of the Llama kin: our decoder in t
                                                  k less a fixed vector: `key_centres`
         x += residual_scale * post_attention_norm(output(attention(q, k, v)))
         m = mlp_norm(x)
-        x += residual_scale * post_mlp_norm(down(activation(gate(m)) * up(m)))
+        x += residual_scale * post_mlp_norm(mlp(m)),    mlp(m) = down(activation(gate(m)) * up(m))
     logits = soft cap of (head(final_norm(x)) * logit_scale)
+
+In a mixture of experts each has gate, up and down of its own, and mlp(m) is the sum of those that the
+router chooses for the token, times their weights: `ExpertSpec`.
 
 A part whose weight a model lacks is left out. All norms are RMS norms with plain weights: where a family
 stores a norm's weight less one, the one is added when it is read.
@@ -26,7 +29,7 @@ Role = Literal[
     "embedding", "final_norm", "head",
     "attention_norm", "query", "key", "value", "output",
     "query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm",
-    "post_attention_norm", "mlp_norm", "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
+    "post_attention_norm", "mlp_norm", "router", "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
     "post_mlp_norm",
 ]  # fmt: skip
 
@@ -84,6 +87,24 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """The experts of a layer, of which each token uses some.
+
+    With p = softmax(router(m)) over all experts, a token uses those of the largest p, and p are their
+    weights.
+
+    Attributes:
+        count: E.
+        num_used: How many a token uses.
+        weights_sum_to_one: Whether the weights of the used ones are divided by their sum.
+    """
+
+    count: int
+    num_used: int
+    weights_sum_to_one: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model without its weights.
 
@@ -94,7 +115,7 @@ class ModelSpec:
         num_heads: H.
         num_kv_heads: KH; query head h reads h * KH // H.
         head_dim: D.
-        mlp_size: Width inside the MLP.
+        mlp_size: Width inside the MLP, or inside each expert.
         layers: One for each layer.
         layer_roles: The weights that each layer has, in the order of their use.
         ropes: All of one length.
@@ -110,6 +131,7 @@ class ModelSpec:
         is_head_tied: Whether the head is the embedding.
         context_tokens: What the model was made for.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
+        experts: Of each layer; None if it has one MLP for all tokens.
     """
 
     family: str
@@ -134,6 +156,7 @@ class ModelSpec:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     stable_context_tokens: int | None = None
+    experts: ExpertSpec | None = None
 
     @property
     def num_layers(self) -> int:
@@ -154,16 +177,23 @@ class ModelSpec:
         return WeightKey("embedding"), *inner, WeightKey("final_norm"), WeightKey("head")
 
     def shape(self, role: Role) -> tuple[int, ...]:
-        """Shape of a weight: (outputs, inputs) of a matrix, else (length,)."""
+        """Shape of a weight: (outputs, inputs) of a matrix, else (length,).
+
+        The matrices of a layer's experts are one, their rows expert by expert.
+        """
         if role in ("embedding", "head"):
             return self.vocab_size, self.hidden_size
+        if self.experts is not None and role == "router":
+            return self.experts.count, self.hidden_size
+        num_experts = 1 if self.experts is None else self.experts.count
         matrix = role.removesuffix("_bias")
         outputs = {
             "query": self.num_heads * self.head_dim,
             "key": self.num_kv_heads * self.head_dim,
             "value": self.num_kv_heads * self.head_dim,
-            "gate": self.mlp_size,
-            "up": self.mlp_size,
+            "gate": num_experts * self.mlp_size,
+            "up": num_experts * self.mlp_size,
+            "down": num_experts * self.hidden_size,
         }
         inputs = {"output": self.num_heads * self.head_dim, "down": self.mlp_size}
         if role in ("query_norm", "key_norm"):

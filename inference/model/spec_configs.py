@@ -8,7 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from inference.model.size_limits import MAX_HEAD_SIZE, MAX_LAYERS
-from inference.model.spec import Activation, LayerSpec, ModelSpec, UnsupportedSpecError
+from inference.model.spec import (
+    Activation,
+    ExpertSpec,
+    LayerSpec,
+    ModelSpec,
+    UnsupportedSpecError,
+)
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
 from inference.model.spec_ropes import spec_ropes, stable_context
 from inference.model.spec_values import SpecValues
@@ -16,6 +22,7 @@ from inference.model.spec_values import SpecValues
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
 HEAD_TENSOR = "lm_head.weight"
+_EXPERT_SIZE = "moe_intermediate_size"
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -92,7 +99,7 @@ def _build(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        mlp_size=values.integer("intermediate_size"),
+        mlp_size=values.integer(_EXPERT_SIZE if values.has(_EXPERT_SIZE) else "intermediate_size"),
         layers=tuple(LayerSpec(*layer) for layer in zip(windows, rope_indexes, strict=True)),
         layer_roles=family.layer_roles(
             attention_bias=values.flag("attention_bias", False),
@@ -106,6 +113,7 @@ def _build(
         is_head_tied=values.flag("tie_word_embeddings", False),
         context_tokens=context_tokens,
         stable_context_tokens=stable_context(name, values, context_tokens),
+        experts=_experts(values) if family.has_experts else None,
     )
     return _with_scales(spec, family, values)
 
@@ -123,6 +131,14 @@ def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSp
         residual_scale=_multiplier(family, values, "residual_multiplier"),
         logit_scale=1.0 / _multiplier(family, values, "logits_scaling"),
     )
+
+
+def _experts(values: SpecValues) -> ExpertSpec:
+    count = values.integer("num_experts" if values.has("num_experts") else "num_local_experts")
+    num_used = values.integer("num_experts_per_tok")
+    if num_used > count:
+        raise UnsupportedSpecError(f"{num_used} of {count} experts")
+    return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True))
 
 
 def _activation(name: str, word: str) -> Activation:

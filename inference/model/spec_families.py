@@ -63,6 +63,7 @@ class Family:
         has_attention_softcap: Whether "attn_logit_softcapping" counts.
         has_logit_softcap: Whether "final_logit_softcapping" counts.
         may_turn_partly: Whether "partial_rotary_factor" counts.
+        has_experts: A mixture of experts in each layer.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -89,6 +90,7 @@ class Family:
     has_attention_softcap: bool = False
     has_logit_softcap: bool = False
     may_turn_partly: bool = False
+    has_experts: bool = False
     refused_flags: tuple[str, ...] = ()
 
     def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
@@ -111,6 +113,7 @@ class Family:
             (has_output_bias, ("output_bias",)),
             (self.has_post_norms, ("post_attention_norm",)),
             (self.has_pre_norms, ("mlp_norm",)),
+            (self.has_experts, ("router",)),
             (True, ("gate", "up")),
             (has_mlp_biases, ("gate_bias", "up_bias")),
             (True, ("down",)),
@@ -297,9 +300,37 @@ FAMILIES: dict[str, Family] = {
         rotates_pairs=True,
         refused_flags=("use_bias",),
     ),
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+        attention_biases="never",
+        windows="every_layer",
+        has_experts=True,
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM",
+        {**_DEFAULTS, "num_key_value_heads": 4},
+        windows="some_layers_if_asked",
+        query_key_norm="head",
+        has_experts=True,
+    ),
+    "olmoe": Family(
+        "OlmoeForCausalLM",
+        {**_DEFAULTS, "rms_norm_eps": 1e-5},
+        query_key_norm="whole",
+        has_experts=True,
+    ),
+    "granitemoe": Family(
+        "GraniteMoeForCausalLM", _DEFAULTS, has_multipliers=True, has_experts=True
+    ),
 }
 
 FAMILY_OF_MODEL_TYPE: dict[str, str] = {
-    **{name: name for name in FAMILIES if name != "gemma3"},  # that word names a model with images
+    # That word of Gemma's names a model with images; folders hold each expert for itself.
+    **{
+        name: name
+        for name, family in FAMILIES.items()
+        if name != "gemma3" and not family.has_experts
+    },
     "gemma3_text": "gemma3",
 }

@@ -44,6 +44,12 @@ _FUSED_NAMES: dict[Fused, dict[Role, tuple[str, tuple[Role, ...]]]] = {
     "mlp": _FUSED_MLP,
     "attention_and_mlp": {**_FUSED_MLP, **_FUSED_ATTENTION},
 }
+_EXPERT_NAMES: dict[Role, str] = {
+    "router": "ffn_gate_inp",
+    "gate": "ffn_gate_exps",
+    "up": "ffn_up_exps",
+    "down": "ffn_down_exps",
+}  # in GGUF files of all families; those of a layer are one tensor (E, rows, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,22 @@ class WeightSource:
     @property
     def num_elements(self) -> int:
         """Count of the weight's numbers."""
-        return self.num_rows * math.prod(self.tensor_shape[1:])
+        return self.num_rows * self.num_columns
+
+    @property
+    def num_columns(self) -> int:
+        """Numbers of a row; of a vector each is one."""
+        return self.tensor_shape[-1] if self.is_matrix else 1
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is one, or those of all experts of a layer: (E, rows, columns)."""
+        return len(self.tensor_shape) > 1
+
+    @property
+    def num_stored_rows(self) -> int:
+        """Rows of the whole tensor."""
+        return math.prod(self.tensor_shape) // self.num_columns
 
     @property
     def rows(self) -> Sequence[int]:
@@ -94,7 +115,7 @@ def tensor_shapes(sources: Mapping[WeightKey, WeightSource]) -> dict[str, tuple[
 def folder_sources(spec: ModelSpec) -> dict[WeightKey, WeightSource]:
     """Where each weight is in a folder of safetensors, by transformers' names.
 
-    A tied head is the embedding's tensor.
+    A tied head is the embedding's tensor. Models with experts have none here.
     """
     return {key: _folder_source(spec, key) for key in spec.weight_keys}
 
@@ -163,6 +184,8 @@ def _fused_source(spec: ModelSpec, role: Role, name: str, parts: tuple[Role, ...
 
 
 def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSource:
+    if spec.experts is not None and key.role in _EXPERT_NAMES:
+        return _expert_source(spec, spec.experts.count, key)
     ours = _folder_source(spec, key)
     theirs = plan.source(ours.tensor_name)
     if theirs.change in ("interleaved_q", "interleaved_k"):
@@ -171,3 +194,11 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
         )
     lacks_one = ours.lacks_one and theirs.change != "one_added"
     return replace(ours, tensor_name=theirs.tensor_name, lacks_one=lacks_one)
+
+
+def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
+    num_rows, num_columns = spec.shape(key.role)
+    shape: tuple[int, ...] = (num_rows, num_columns)
+    if key.role != "router":
+        shape = (num_experts, num_rows // num_experts, num_columns)
+    return WeightSource(f"blk.{key.layer}.{_EXPERT_NAMES[key.role]}.weight", shape, 0, num_rows)

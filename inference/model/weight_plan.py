@@ -132,7 +132,7 @@ def plan_weights(
     for key in [*keys, HEAD] if weights.spec.is_head_tied else keys:
         source = weights.sources[key]
         kind = tensors[source.tensor_name].type_name
-        N, K = source.num_rows, source.tensor_shape[1]
+        N, K = source.num_rows, source.num_columns
         if product is not None and kind in CODED_TYPES and product.can_take(N, K, dtype):
             num_bits = 4 if kind in FOUR_BIT_TYPES else 8
             matrices[key] = MatrixPlan(num_bits, packed_bytes(num_bits, N, K, dtype))

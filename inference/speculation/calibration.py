@@ -43,12 +43,13 @@ def measure_steps(
         return {}
     found: dict[int, float] = {}
     try:
-        _run(runner, table, 1)  # the first step of all also sets things up
+        width = _run(runner, table, [0])  # the first step of all also sets things up
         for num_rows in _ROWS * _ROUNDS:
             if (clock() - began) * 1000 > budget_ms and found.keys() >= _LEAST:
                 break
             before = clock()
-            _run(runner, table, num_rows)
+            # Tokens that differ: a mixture of experts computes equal ones by the same experts, for less.
+            _run(runner, table, [row * width // num_rows for row in range(num_rows)])
             took_ms = (clock() - before) * 1000
             found[num_rows] = min(took_ms, found.get(num_rows, took_ms))
     finally:
@@ -60,6 +61,8 @@ def measure_steps(
     }
 
 
-def _run(runner: Runner, table: list[int], num_rows: int) -> None:
-    # The logits are looked at, as a device computes later than it is told to.
-    float(runner.run([Chunk([0] * num_rows, 0, table, True, needs_all_logits=True)])[-1, 0])
+def _run(runner: Runner, table: list[int], token_ids: list[int]) -> int:
+    """Compute tokens, and tell how many logits there are of each."""
+    logits = runner.run([Chunk(token_ids, 0, table, True, needs_all_logits=True)])
+    float(logits[-1, 0])  # it is looked at, as a device computes later than it is told to
+    return logits.shape[1]

@@ -4,6 +4,7 @@ Names and changes of tensors come from the `gguf` package and from the rules of 
 converter, not from our own tables, so that a twin is an independent check of those.
 """
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -214,7 +215,9 @@ def _add_tensor(
     try:
         rows = gguf.quants.quantize(array, kind)
     except NotImplementedError:
-        rows = make_rows(quantization, *array.shape, spread=float(array.std()))
+        *outer, num_columns = array.shape
+        rows = make_rows(quantization, math.prod(outer), num_columns, spread=float(array.std()))
+        rows = rows.reshape(*outer, -1)
     writer.add_tensor(name, rows, raw_dtype=kind)
 
 

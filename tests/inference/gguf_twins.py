@@ -87,12 +87,11 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
 TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
-    "glm4", "seed_oss", "ernie4_5",
+    "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen3moe", "olmoe", "granitemoe",
 ]  # fmt: skip
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
-    "command-r", "command-r-norms", "cohere2", "mixtral", "qwen2moe", "qwen3moe", "olmoe",
-    "granitemoe",
+    "command-r", "command-r-norms", "cohere2", "qwen2moe",
 ]  # fmt: skip
 
 EXTRA: dict[str, dict[str, object]] = {
@@ -127,11 +126,11 @@ def make_twin(family: str, path: Path) -> PreTrainedModel:
     return module
 
 
-def make_twin_module(family: str) -> PreTrainedModel:
+def make_twin_module(family: str, **changes: object) -> PreTrainedModel:
     """A model whose settings can be told from the file; the head's scale of Gemma cannot."""
     if family in _CONFIGS:
         kind, values = _CONFIGS[family]
-        return remake(AutoConfig.for_model(kind, **copy.deepcopy({**_SHAPE, **values})))
+        return remake(AutoConfig.for_model(kind, **copy.deepcopy({**_SHAPE, **values, **changes})))
     config = make_config(family) if family != "gemma" else make_gemma_config()
     if family.startswith("gemma"):
         config.query_pre_attn_scalar = config.head_dim

@@ -1,8 +1,12 @@
 """What steps of few rows take is measured at load, or once nothing runs."""
 
+from collections.abc import Sequence
+
 import pytest
+from torch import Tensor
 
 from inference.config import SamplingParams
+from inference.model.step import Chunk
 from inference.request import GenerateRequest
 from inference.speculation import calibration
 from inference.speculation.calibration import BUDGET_MS, measure_steps
@@ -17,13 +21,29 @@ def test_what_a_further_row_costs_is_measured_however_slow_a_model_is(
 ) -> None:
     parts, now = make_parts(), 0.0
 
-    def run(*_: object) -> None:
+    def run(*_: object) -> int:
         nonlocal now
         now += step_s
+        return 260
 
     monkeypatch.setattr(calibration, "_run", run)
     found = measure_steps(parts.runner, parts.kv, clock=lambda: now, budget_ms=BUDGET_MS)
     assert found.keys() == rows
+
+
+def test_rows_are_measured_with_tokens_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = make_parts()
+    seen: list[list[int]] = []
+    run = parts.runner.run
+
+    def note(chunks: Sequence[Chunk]) -> Tensor:
+        seen.append(list(chunks[0].token_ids))
+        return run(chunks)
+
+    monkeypatch.setattr(parts.runner, "run", note)
+    measure_steps(parts.runner, parts.kv)
+    assert {len(ids) for ids in seen} >= {1, 4}
+    assert all(len(set(ids)) == len(ids) for ids in seen)
 
 
 def test_guessing_that_is_switched_on_in_a_reply_is_calibrated_once_nothing_runs() -> None:

@@ -1,5 +1,7 @@
 """Where weights come from: every tensor of a folder or file has its place, in the right order."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from torch import Tensor
 from inference.formats.gguf import GgufFile
 from inference.model.decoder_weights import DecoderWeights, read_weight, read_weights
 from inference.model.gguf_families import FAMILIES as GGUF_FAMILIES
-from inference.model.gguf_families import OLMO3
+from inference.model.gguf_families import MIXTRAL, OLMO3
 from inference.model.gguf_models import plan_model
 from inference.model.spec import ModelSpec, Role, WeightKey
 from inference.model.spec_configs import spec_from_gguf
@@ -25,9 +27,11 @@ from tests.inference.gguf_twins import (
 )
 from tests.inference.tiny_decoders import VARIANTS, TensorFile, make_variant, spec_of, weights_of
 
+EXPERT_ROLES = ("router", "gate", "up", "down")
+
 
 def test_every_family_of_the_decoder_can_be_read_from_gguf() -> None:
-    known = {family.spec_family for family in [*GGUF_FAMILIES.values(), OLMO3]}
+    known = {family.spec_family for family in [*GGUF_FAMILIES.values(), MIXTRAL, OLMO3]}
     assert known - {None} == set(FAMILIES) - {"mistral"}  # whose files say "llama"
 
 
@@ -101,6 +105,31 @@ def sources_of(
     return spec, gguf_sources(spec, plan), shapes
 
 
+def without_experts(spec: ModelSpec) -> ModelSpec:
+    """What is left of a model without the MLP of its layers, if that is a mixture."""
+    roles = tuple(role for role in spec.layer_roles if role not in EXPERT_ROLES)
+    return spec if spec.experts is None else replace(spec, experts=None, layer_roles=roles)
+
+
+def experts_of(state: Mapping[str, Tensor], spec: ModelSpec) -> dict[WeightKey, Tensor]:
+    """The mixtures of transformers' model, as ours has them."""
+    if spec.experts is None:
+        return {}
+    found: dict[WeightKey, Tensor] = {}
+    for name, tensor in state.items():
+        parts: dict[Role, Tensor] = {}
+        if name.endswith("experts.gate_up_proj"):
+            gate, up = tensor.chunk(2, dim=1)
+            parts = {"gate": gate.flatten(0, 1), "up": up.flatten(0, 1)}
+        elif name.endswith("experts.down_proj"):
+            parts = {"down": tensor.flatten(0, 1)}
+        elif name.endswith(("mlp.gate.weight", "router.weight")):
+            parts = {"router": tensor}
+        layer = int(name.split(".")[2]) if parts else None
+        found |= {WeightKey(role, layer): part for role, part in parts.items()}
+    return found
+
+
 @pytest.mark.parametrize("family", TWINS)
 def test_gguf_sources_are_what_the_bridge_reads(tmp_path: Path, family: str) -> None:
     path = tmp_path / "twin.gguf"
@@ -115,8 +144,9 @@ def test_gguf_sources_are_what_the_bridge_reads(tmp_path: Path, family: str) -> 
             name: file.tensor_data(name).view(torch.float32).view(shape).clone()
             for name, shape in shapes.items()
         }
-    bridge = DecoderWeights(TensorFile(load_module(path).state_dict()), spec, folder_sources(spec))
-    theirs = read_weights(bridge, dtype=torch.float32)
+    state, dense = load_module(path).state_dict(), without_experts(spec)
+    bridge = DecoderWeights(TensorFile(state), dense, folder_sources(dense))
+    theirs = read_weights(bridge, dtype=torch.float32) | experts_of(state, spec)
     ours = read_weights(DecoderWeights(TensorFile(raw), spec, sources), dtype=torch.float32)
     assert ours.keys() == theirs.keys()
     for key, weight in ours.items():

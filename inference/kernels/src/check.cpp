@@ -10,15 +10,26 @@ bool is_matrix(const qk_matrix &matrix, int64_t num_rows, int64_t num_columns) {
          qk_packed_bytes(matrix.type, matrix.num_rows, matrix.num_columns) > 0;
 }
 
-bool is_layer(const qk_layer &layer, const qk_model &model) {
+// One matrix for all tokens, or those of all experts.
+bool is_mlp(const qk_layer &layer, const qk_model &model) {
   const int64_t hidden = model.hidden_size, size = model.mlp_size;
+  const int64_t experts = model.num_experts ? model.num_experts : 1;
+  if (model.num_experts) {
+    if (layer.gate_bias || layer.up_bias || layer.down_bias) return false;
+    if (!is_matrix(layer.router, experts, hidden)) return false;
+  }
+  return is_matrix(layer.gate, experts * size, hidden) && is_matrix(layer.up, experts * size, hidden) &&
+         is_matrix(layer.down, experts * hidden, size);
+}
+
+bool is_layer(const qk_layer &layer, const qk_model &model) {
+  const int64_t hidden = model.hidden_size;
   const int64_t queries = int64_t{model.num_heads} * model.head_dim;
   const int64_t keys = int64_t{model.num_kv_heads} * model.head_dim;
   const bool has_norms = model.query_key_norm == QK_QK_NORM_NONE || (layer.query_norm && layer.key_norm);
   return is_matrix(layer.query, queries, hidden) && is_matrix(layer.key, keys, hidden) &&
          is_matrix(layer.value, keys, hidden) && is_matrix(layer.output, hidden, queries) &&
-         is_matrix(layer.gate, size, hidden) && is_matrix(layer.up, size, hidden) &&
-         is_matrix(layer.down, hidden, size) && has_norms && layer.window >= 0 && layer.rope_index >= 0 &&
+         is_mlp(layer, model) && has_norms && layer.window >= 0 && layer.rope_index >= 0 &&
          layer.rope_index < model.num_ropes;
 }
 
@@ -45,6 +56,11 @@ bool is_valid(const qk_model &model) {
   if (model.rotary_dim < 0 || model.rotary_dim % 2 || model.rotary_dim > model.head_dim) return false;
   if (model.activation < QK_SILU || model.activation > QK_GELU_TANH) return false;
   if (model.query_key_norm < QK_QK_NORM_NONE || model.query_key_norm > QK_QK_NORM_WHOLE) return false;
+  if (model.num_experts < 0 || model.num_experts_used < 0 || model.num_experts_used > model.num_experts) return false;
+  if (model.num_experts &&
+      (!model.num_experts_used || model.mlp_size % kPanelRows || model.hidden_size % kPanelRows)) {
+    return false;
+  }
   if (model.num_ropes < 1 || !model.ropes || !model.layers || !model.final_norm) return false;
   for (int32_t i = 0; i < model.num_ropes; ++i) {
     if (!model.ropes[i].inverse_frequencies) return false;

@@ -5,6 +5,8 @@
 //     norm | query, key, value | bias, norm, rotary, store | attention | output | residual, norm | gate, up |
 //     activation | down | residual, and the next layer's norm
 //
+// In a mixture of experts there is the router's product before gate and up, then the experts are chosen.
+//
 // In the last layer all rows store keys and values, but only rows whose logits are wanted go on.
 #include <math.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 
 #include "attend.h"
 #include "check.h"
+#include "experts.h"
 #include "for_rows.h"
 #include "isa.h"
 #include "step_memory.h"
@@ -52,6 +55,9 @@ class Step {
   void turn_heads(float *x, int32_t num_heads, int32_t rope, int32_t row);
   void keep_wanted_rows();
   void add_attention(const qk_layer &layer);
+  void add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
+  Routing route(const qk_layer &layer);
+  void activate_row(const qk_layer &layer, int32_t row);
   void add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
   void add_and_norm(const float *bias, const float *post_norm, const float *next_norm, bool is_next_rounded,
                     int32_t row);
@@ -104,7 +110,11 @@ int32_t Step::run() {
     if (is_cancelled()) return QK_ERROR_CANCELLED;
     add_attention(model_.layers[layer]);
     if (is_cancelled()) return QK_ERROR_CANCELLED;
-    add_mlp(model_.layers[layer], norm_after(layer), is_rounded_after(layer));
+    if (model_.num_experts) {
+      add_experts(model_.layers[layer], norm_after(layer), is_rounded_after(layer));
+    } else {
+      add_mlp(model_.layers[layer], norm_after(layer), is_rounded_after(layer));
+    }
   }
   find_logits();
   return 0;
@@ -168,10 +178,11 @@ void Step::norm_row(const float *weight, bool is_rounded, int32_t row) {
 
 void Step::attend(int32_t index) {
   const qk_layer &layer = model_.layers[index];
-  const MatmulJob jobs[3] = {{&layer.query, memory_.query, queries_},
-                             {&layer.key, memory_.key, keys_},
-                             {&layer.value, memory_.value, keys_}};
-  matmul_many(team_, isa_, jobs, 3, hidden_inputs());
+  const Inputs inputs = hidden_inputs();
+  const MatmulJob jobs[3] = {{&layer.query, &inputs, memory_.query, queries_},
+                             {&layer.key, &inputs, memory_.key, keys_},
+                             {&layer.value, &inputs, memory_.value, keys_}};
+  matmul_many(team_, isa_, jobs, 3);
   const Slots slots = slots_of(model_, kv_, index);
   for_rows(team_, num_rows_, (queries_ + 2 * keys_) * 4,
            [&](int32_t row) { finish_heads(layer, slots, row); });
@@ -239,9 +250,10 @@ void Step::add_attention(const qk_layer &layer) {
   const Inputs inputs = make_inputs(memory_.attended_inputs, num_rows_, static_cast<int32_t>(queries_),
                                     memory_.attended, queries_);
   if (is_rounded(layer.output)) quantise_rows(team_, isa_, inputs);
-  const MatmulJob job = {&layer.output, memory_.added, model_.hidden_size};
-  matmul_many(team_, isa_, &job, 1, inputs);
-  const bool is_next_rounded = is_rounded(layer.gate) || is_rounded(layer.up);
+  const MatmulJob job = {&layer.output, &inputs, memory_.added, model_.hidden_size};
+  matmul_many(team_, isa_, &job, 1);
+  const bool is_next_rounded =
+      model_.num_experts ? is_rounded(layer.router) : is_rounded(layer.gate) || is_rounded(layer.up);
   for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
     add_and_norm(layer.output_bias, layer.post_attention_norm, layer.mlp_norm, is_next_rounded, row);
   });
@@ -249,22 +261,89 @@ void Step::add_attention(const qk_layer &layer) {
 
 void Step::add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
   const int32_t size = model_.mlp_size;
-  const MatmulJob jobs[2] = {{&layer.gate, memory_.gate, size}, {&layer.up, memory_.up, size}};
-  matmul_many(team_, isa_, jobs, 2, hidden_inputs());
+  const Inputs hidden = hidden_inputs();
+  const MatmulJob jobs[2] = {{&layer.gate, &hidden, memory_.gate, size}, {&layer.up, &hidden, memory_.up, size}};
+  matmul_many(team_, isa_, jobs, 2);
   const Inputs inputs = make_inputs(memory_.mlp_inputs, num_rows_, size, memory_.gate, size);
   const bool is_down_rounded = is_rounded(layer.down);
   for_rows(team_, num_rows_, int64_t{size} * 4, [&](int32_t row) {
-    float *gate = memory_.gate + int64_t{row} * size, *up = memory_.up + int64_t{row} * size;
-    if (layer.gate_bias) kernels_.add_scaled(gate, layer.gate_bias, 1.0f, size);
-    if (layer.up_bias) kernels_.add_scaled(up, layer.up_bias, 1.0f, size);
-    kernels_.activate(model_.activation, gate, up, size, gate);
+    activate_row(layer, row);
     if (is_down_rounded) isa_.quantise_row(inputs, row);
   });
   if (is_cancelled()) return;  // the caller looks again
-  const MatmulJob job = {&layer.down, memory_.added, model_.hidden_size};
-  matmul_many(team_, isa_, &job, 1, inputs);
+  const MatmulJob job = {&layer.down, &inputs, memory_.added, model_.hidden_size};
+  matmul_many(team_, isa_, &job, 1);
   for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
     add_and_norm(layer.down_bias, layer.post_mlp_norm, next_norm, is_next_rounded, row);
+  });
+}
+
+void Step::activate_row(const qk_layer &layer, int32_t row) {
+  const int32_t size = model_.mlp_size;
+  float *gate = memory_.gate + int64_t{row} * size, *up = memory_.up + int64_t{row} * size;
+  if (layer.gate_bias) kernels_.add_scaled(gate, layer.gate_bias, 1.0f, size);
+  if (layer.up_bias) kernels_.add_scaled(up, layer.up_bias, 1.0f, size);
+  kernels_.activate(model_.activation, gate, up, size, gate);
+}
+
+Routing Step::route(const qk_layer &layer) {
+  const Inputs hidden = hidden_inputs();
+  const int32_t num_experts = model_.num_experts;
+  const MatmulJob job = {&layer.router, &hidden, memory_.router, num_experts};
+  matmul_many(team_, isa_, &job, 1);
+  Routing routing(model_, num_rows_);
+  for_rows(team_, num_rows_, int64_t{num_experts} * model_.num_experts_used,
+           [&](int32_t row) { routing.choose(row, memory_.router + int64_t{row} * num_experts); });
+  routing.number_pairs();
+  return routing;
+}
+
+// As add_mlp, with a row for each pair of token and expert where that has one for each token.
+void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
+  const int32_t size = model_.mlp_size, hidden_size = model_.hidden_size;
+  const Routing routing = route(layer);
+  const GroupInputs hidden(routing, memory_.expert_inputs, hidden_size, memory_.expert_x);
+  const GroupInputs inner(routing, memory_.mlp_inputs, size, memory_.gate);
+  const bool is_rounded_first = is_rounded(layer.gate) || is_rounded(layer.up), is_down_rounded = is_rounded(layer.down);
+  for_rows(team_, routing.num_pairs(), int64_t{hidden_size} * 2, [&](int32_t pair) {
+    memcpy(memory_.expert_x + int64_t{pair} * hidden_size, memory_.normed + int64_t{routing.row_of(pair)} * hidden_size,
+           sizeof(float) * static_cast<size_t>(hidden_size));
+    if (is_rounded_first) hidden.round(isa_, pair);
+  });
+  std::vector<qk_matrix> matrices;
+  std::vector<MatmulJob> jobs;
+  const size_t num_groups = routing.groups().size();
+  matrices.reserve(2 * num_groups);  // jobs point to them
+  for (size_t group = 0; group < num_groups; ++group) {
+    const int32_t expert = routing.groups()[group].expert;
+    const int64_t first = int64_t{routing.groups()[group].first_pair} * size;
+    matrices.push_back(expert_matrix(layer.gate, expert, size));
+    jobs.push_back({&matrices.back(), &hidden.of(group), memory_.gate + first, size});
+    matrices.push_back(expert_matrix(layer.up, expert, size));
+    jobs.push_back({&matrices.back(), &hidden.of(group), memory_.up + first, size});
+  }
+  matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
+  if (is_cancelled()) return;  // the caller looks again
+  for_rows(team_, routing.num_pairs(), int64_t{size} * 4, [&](int32_t pair) {
+    activate_row(layer, pair);
+    if (is_down_rounded) inner.round(isa_, pair);
+  });
+  matrices.clear();
+  jobs.clear();
+  for (size_t group = 0; group < num_groups; ++group) {
+    matrices.push_back(expert_matrix(layer.down, routing.groups()[group].expert, hidden_size));
+    float *y = memory_.expert_x + int64_t{routing.groups()[group].first_pair} * hidden_size;
+    jobs.push_back({&matrices.back(), &inner.of(group), y, hidden_size});
+  }
+  matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
+  for_rows(team_, num_rows_, int64_t{hidden_size} * (2 + routing.num_used()), [&](int32_t row) {
+    float *added = memory_.added + int64_t{row} * hidden_size;
+    memset(added, 0, sizeof(float) * static_cast<size_t>(hidden_size));
+    for (int32_t i = 0; i < routing.num_used(); ++i) {
+      const float *result = memory_.expert_x + int64_t{routing.pair_of(row, i)} * hidden_size;
+      kernels_.add_scaled(added, result, routing.weight(row, i), hidden_size);
+    }
+    add_and_norm(nullptr, layer.post_mlp_norm, next_norm, is_next_rounded, row);
   });
 }
 
@@ -283,8 +362,9 @@ void Step::find_logits() {
   qk_matrix head = model_.head;
   if (step_.num_logits) head.num_rows = step_.num_logits;
   const int64_t size = head.num_rows;
-  const MatmulJob job = {&head, step_.logits, size};
-  matmul_many(team_, isa_, &job, 1, hidden_inputs());
+  const Inputs inputs = hidden_inputs();
+  const MatmulJob job = {&head, &inputs, step_.logits, size};
+  matmul_many(team_, isa_, &job, 1);
   if (model_.logit_scale == 1.0f && model_.logit_softcap == 0.0f) return;
   constexpr int64_t kPart = 8192;
   const int64_t all = num_rows_ * size;

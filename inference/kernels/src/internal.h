@@ -52,14 +52,15 @@ struct Isa;
 
 struct MatmulJob {
   const qk_matrix *matrix;
+  const Inputs *inputs;
   float *y;  // (num_x, num_rows), rows y_stride floats apart
   int64_t y_stride;
 };
 
-// y = x W^T for several matrices that share their input (query, key, value; gate, up), in one parallel
-// region. All rows of x are rounded already if one of the matrices is quantised. Every row of x gives the
-// same bits whatever num_x and the team's size are.
-void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs, const Inputs &inputs);
+// y = x W^T for several matrices (query, key, value; gate, up; those of some experts), as far as they go into
+// one, in one parallel region. All rows of x are rounded already if the matrix is quantised. Every row of x
+// gives the same bits whatever num_x and the team's size are.
+void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs);
 // Round all rows, in parallel if they are many.
 void quantise_rows(Team &team, const Isa &isa, const Inputs &inputs);
 

@@ -10,7 +10,7 @@ namespace {
 // A chunk is a range of panels times up to so many rows of x: their rounded inputs stay in the second-level
 // cache while panels pass by.
 constexpr int32_t kChunkX = 64;
-constexpr int kMaxJobs = 8;
+constexpr int kMaxJobs = 32;
 constexpr int kMaxRanges = 512;
 // Work is counted in multiply-adds. A chunk has at least some microseconds' worth, far above the cost of
 // claiming it, and at most some 100, so that threads end together though one of them lost its core.
@@ -23,9 +23,8 @@ constexpr int64_t kByteWork = 8;  // a byte of weights takes as long as so many 
 struct Region {
   const Isa *isa;
   const MatmulJob *jobs;
-  const Inputs *inputs;
   int num_jobs;
-  int32_t x_spans;                   // pieces of kChunkX rows
+  int32_t x_spans;                   // pieces of kChunkX rows of the job that has most
   int32_t job_starts[kMaxJobs + 1];  // first panel of each job
   int num_ranges;
   int32_t range_starts[kMaxRanges + 1];
@@ -33,10 +32,11 @@ struct Region {
 
 // Of the average panel.
 int64_t panel_work(const Region &region) {
-  const int32_t num_x = region.inputs->num_x < kChunkX ? region.inputs->num_x : kChunkX;
   int64_t bytes = 0, products = 0;
   for (int j = 0; j < region.num_jobs; ++j) {
     const qk_matrix &matrix = *region.jobs[j].matrix;
+    const int32_t all_x = region.jobs[j].inputs->num_x;
+    const int32_t num_x = all_x < kChunkX ? all_x : kChunkX;
     bytes += qk_packed_bytes(matrix.type, matrix.num_rows, matrix.num_columns);
     products += static_cast<int64_t>(matrix.num_rows) * matrix.num_columns * num_x;
   }
@@ -45,9 +45,11 @@ int64_t panel_work(const Region &region) {
 }
 
 void cut_region(Region &region, int team_size) {
-  region.x_spans = (region.inputs->num_x + kChunkX - 1) / kChunkX;
+  region.x_spans = 0;
   region.job_starts[0] = 0;
   for (int j = 0; j < region.num_jobs; ++j) {
+    const int32_t spans = (region.jobs[j].inputs->num_x + kChunkX - 1) / kChunkX;
+    if (spans > region.x_spans) region.x_spans = spans;
     region.job_starts[j + 1] = region.job_starts[j] + num_panels(region.jobs[j].matrix->num_rows);
   }
   const int32_t panels = region.job_starts[region.num_jobs];
@@ -71,16 +73,16 @@ void do_chunk(void *context, int chunk, int) {
   // The pieces of x come one after the other for the same panels, which are in the cache then.
   const int range = chunk / region.x_spans;
   const int32_t first_x = chunk % region.x_spans * kChunkX;
-  const int32_t x_left = region.inputs->num_x - first_x;
   const int32_t start = region.range_starts[range];
   const int32_t end = region.range_starts[range + 1];
   for (int j = 0; j < region.num_jobs; ++j) {
     const int32_t job_start = region.job_starts[j];
     const int32_t first = start > job_start ? start : job_start;
     const int32_t last = end < region.job_starts[j + 1] ? end : region.job_starts[j + 1];
-    if (first >= last) continue;
     const MatmulJob &job = region.jobs[j];
-    region.isa->matmul_panels(*job.matrix, first - job_start, last - first, *region.inputs, first_x,
+    const int32_t x_left = job.inputs->num_x - first_x;
+    if (first >= last || x_left <= 0) continue;
+    region.isa->matmul_panels(*job.matrix, first - job_start, last - first, *job.inputs, first_x,
                               x_left < kChunkX ? x_left : kChunkX, job.y, job.y_stride);
   }
 }
@@ -101,12 +103,11 @@ void round_tile(void *context, int chunk, int) {
 
 }  // namespace
 
-void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs, const Inputs &inputs) {
+void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs) {
   for (int done = 0; done < num_jobs; done += kMaxJobs) {
     Region region;
     region.isa = &isa;
     region.jobs = jobs + done;
-    region.inputs = &inputs;
     region.num_jobs = num_jobs - done < kMaxJobs ? num_jobs - done : kMaxJobs;
     cut_region(region, team.size());
     team.run(region.num_ranges * region.x_spans, do_chunk, &region);
@@ -131,8 +132,8 @@ int32_t qk_matmul(qk_team *team, const qk_matrix *matrix, const float *x, int32_
   const quire::Isa &isa = quire::current_isa();
   const quire::Inputs inputs = quire::make_inputs(memory, num_x, matrix->num_columns, x, x_stride);
   if (!quire::is_float_type(matrix->type)) quire::quantise_rows(team->team, isa, inputs);
-  const quire::MatmulJob job = {matrix, y, y_stride};
-  quire::matmul_many(team->team, isa, &job, 1, inputs);
+  const quire::MatmulJob job = {matrix, &inputs, y, y_stride};
+  quire::matmul_many(team->team, isa, &job, 1);
   return 0;
 }
 

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 5
+#define QK_ABI_VERSION 6
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -93,7 +93,8 @@ typedef struct {
   const float *post_mlp_norm;        // (hidden) on the MLP's result
   const float *query_norm;           // (head_dim), or (heads * head_dim) for QK_QK_NORM_WHOLE
   const float *key_norm;
-  qk_matrix query, key, value, output, gate, up, down;
+  qk_matrix query, key, value, output, gate, up, down;  // with experts theirs, one after the other
+  qk_matrix router;  // (experts, hidden)
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
   const float *key_centre;  // (kv_heads * head_dim), subtracted from keys once they are turned; null: none
   int32_t window;      // a token sees itself and window - 1 before it; 0: all
@@ -118,6 +119,9 @@ typedef struct {
   float logit_scale;        // on logits
   float attention_softcap;  // 0: none
   float logit_softcap;      // 0: none; after logit_scale
+  int32_t num_experts;      // of each layer, whose sizes then are multiples of the panel; 0: one MLP for all tokens
+  int32_t num_experts_used; // of each token: those to which softmax of the router's results gives the largest weights
+  int32_t expert_weights_sum_to_one;  // not 0: the weights of those that are used are divided by their sum
   int32_t num_ropes;
   const qk_rope *ropes;
   const qk_layer *layers;

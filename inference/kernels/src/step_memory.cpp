@@ -1,5 +1,7 @@
 #include "step_memory.h"
 
+#include "experts.h"
+
 namespace quire {
 namespace {
 
@@ -33,15 +35,23 @@ void take_all(Parts *parts, const qk_model &model, int32_t num_rows, size_t atte
   memory->key = parts->floats(rows, keys);
   memory->value = parts->floats(rows, keys);
   memory->attended = parts->floats(rows, queries);
-  memory->gate = parts->floats(rows, model.mlp_size);
-  memory->up = parts->floats(rows, model.mlp_size);
+  const size_t pairs = model.num_experts ? rows * static_cast<size_t>(model.num_experts_used) : rows;
+  memory->gate = parts->floats(pairs, model.mlp_size);
+  memory->up = parts->floats(pairs, model.mlp_size);
   const size_t angles = rows * static_cast<size_t>(model.num_ropes);
   memory->cosine = parts->floats(angles, model.rotary_dim / 2);
   memory->sine = parts->floats(angles, model.rotary_dim / 2);
   memory->attention = parts->floats(attention_floats, 1);
   memory->hidden_inputs = parts->bytes(inputs_bytes(num_rows, model.hidden_size));
   memory->attended_inputs = parts->bytes(inputs_bytes(num_rows, static_cast<int32_t>(queries)));
-  memory->mlp_inputs = parts->bytes(inputs_bytes(num_rows, model.mlp_size));
+  if (!model.num_experts) {
+    memory->mlp_inputs = parts->bytes(inputs_bytes(num_rows, model.mlp_size));
+    return;
+  }
+  memory->router = parts->floats(rows, model.num_experts);
+  memory->expert_x = parts->floats(pairs, model.hidden_size);
+  memory->expert_inputs = parts->bytes(group_inputs_bytes(model, num_rows, model.hidden_size));
+  memory->mlp_inputs = parts->bytes(group_inputs_bytes(model, num_rows, model.mlp_size));
 }
 
 }  // namespace

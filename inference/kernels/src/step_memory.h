@@ -13,10 +13,12 @@ struct StepMemory {
   float *added;           // hidden: what attention or MLP add to it
   float *query, *key, *value;
   float *attended;        // heads * head_dim
-  float *gate, *up;       // mlp
+  float *gate, *up;       // mlp; with experts (T * experts used, mlp)
+  float *router;          // experts
+  float *expert_x;        // (T * experts used, hidden): what experts take, then what they make
   float *cosine, *sine;   // (ropes, T, rotary_dim / 2)
   float *attention;       // for AttentionPlan::run
-  void *hidden_inputs, *attended_inputs, *mlp_inputs;  // rounded rows
+  void *hidden_inputs, *attended_inputs, *mlp_inputs, *expert_inputs;  // rounded rows
 };
 
 // Take all of it from the buffer. False: there is no memory.

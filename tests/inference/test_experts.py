@@ -1,0 +1,253 @@
+"""Mixtures of experts: who is chosen, and that the kernels compute what torch does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference.config import BackendName
+from inference.errors import UnsupportedModelError
+from inference.kernels.library import PANEL, KernelError
+from inference.kernels.structures import MatrixType
+from inference.model import model_paths
+from inference.model.decoder import TorchDecoder
+from inference.model.experts import choose_experts
+from inference.model.loader import load_model
+from inference.model.native_model import NativeModel as LoadedNative
+from inference.model.spec import ExpertSpec, ModelSpec, Role, WeightKey
+from inference.model.step import Chunk
+from tests.inference.gguf_files import write_twin
+from tests.inference.gguf_twins import make_twin_module
+from tests.inference.loaded_models import logits_of, needs_kernels
+from tests.inference.native_models import (
+    ISAS,
+    NativeModel,
+    kernels,
+    run_chunked,
+    run_step,
+    use_isa,
+)
+from tests.inference.tiny_decoders import make_decoder_runner, make_variant, spec_of
+from tests.inference.tiny_models import eager_logits, make_tokens
+from tests.inference.tiny_models import run_chunked as run_torch
+
+LONG = make_tokens(300, seed=7)
+TABLE = [*range(20, 50), *range(18)]
+EXPERT_ROLES: tuple[Role, ...] = ("router", "gate", "up", "down")
+MANY = ExpertSpec(40, 3, weights_sum_to_one=True)  # more products than go into one region
+
+
+def make_spec(experts: ExpertSpec = MANY, *, mlp_size: int = 32) -> ModelSpec:
+    spec = spec_of(make_variant("llama"))
+    roles: list[Role] = [role for role in spec.layer_roles if role not in ("gate", "up", "down")]
+    return replace(
+        spec,
+        hidden_size=64,
+        num_heads=8,
+        mlp_size=mlp_size,
+        layer_roles=(*roles, *EXPERT_ROLES),
+        experts=experts,
+    )
+
+
+def make_weights(spec: ModelSpec) -> dict[WeightKey, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        key: torch.randn(spec.shape(key.role), generator=generator) * 0.12
+        for key in spec.weight_keys
+    }
+
+
+def run_first(spec: ModelSpec, weights: dict[WeightKey, Tensor]) -> Tensor:
+    """The logits after a few tokens, computed by the kernels."""
+    model = NativeModel(spec, weights)
+    return run_step(model, model.new_kv("fp32"), [Chunk(LONG[:9], 0, TABLE, needs_logits=True)])
+
+
+def test_a_token_uses_the_likeliest_experts_by_their_probabilities() -> None:
+    logits = torch.tensor([0.4, 0.1, 0.3, 0.2]).log().unsqueeze(0) + 5.0
+    weights, chosen = choose_experts(logits, ExpertSpec(4, 2, weights_sum_to_one=False))
+    assert chosen.tolist() == [[0, 2]]
+    torch.testing.assert_close(weights, torch.tensor([[0.4, 0.3]]))
+    weights, _ = choose_experts(logits, ExpertSpec(4, 2, weights_sum_to_one=True))
+    torch.testing.assert_close(weights, torch.tensor([[4 / 7, 3 / 7]]))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "experts",
+    [
+        MANY,
+        ExpertSpec(6, 2, weights_sum_to_one=False),
+        ExpertSpec(5, 5, True),
+        ExpertSpec(1, 1, False),
+    ],
+    ids=["many", "unscaled", "all", "one"],
+)
+def test_kernels_compute_what_torch_does(isa: str, experts: ExpertSpec) -> None:
+    use_isa(isa)
+    spec = make_spec(experts)
+    weights = make_weights(spec)
+    runner = make_decoder_runner(TorchDecoder(spec, weights), num_blocks=64)
+    expected = run_torch(runner, LONG, TABLE, chunk_tokens=100)
+    model = NativeModel(spec, weights)
+    actual = run_chunked(model, model.new_kv("fp32"), LONG, TABLE, chunk_tokens=100)
+    torch.testing.assert_close(actual[99::100], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [MatrixType.F32, MatrixType.Q8_0])
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_token_gives_the_same_bits_whichever_tokens_share_its_experts(
+    isa: str, kind: MatrixType
+) -> None:
+    use_isa(isa)
+    spec = make_spec(ExpertSpec(4, 2, weights_sum_to_one=True))  # many rows of each expert
+    model = NativeModel(spec, make_weights(spec), kind)
+    runs = [
+        run_chunked(
+            model, model.new_kv("fp16"), LONG, TABLE, chunk_tokens=size, num_threads=threads
+        )
+        for size, threads in ((300, 2), (1, 1), (7, 3), (130, 1))
+    ]
+    assert torch.isfinite(runs[0]).all()
+    assert all(torch.equal(run, runs[0]) for run in runs[1:])
+
+
+def test_rows_without_logits_change_nothing() -> None:
+    spec = make_spec()
+    model = NativeModel(spec, make_weights(spec))
+    chunk = Chunk(LONG[:50], 0, TABLE, needs_logits=True, needs_all_logits=True)
+    every = run_step(model, model.new_kv("fp16"), [chunk])
+    last = run_step(model, model.new_kv("fp16"), [Chunk(LONG[:50], 0, TABLE, needs_logits=True)])
+    assert torch.equal(last[0], every[-1])
+
+
+def test_of_equally_likely_experts_the_first_ones_are_used() -> None:
+    spec = make_spec(ExpertSpec(4, 2, weights_sum_to_one=True))
+    weights = make_weights(spec)
+    for index in range(spec.num_layers):
+        weights[WeightKey("router", index)].zero_()
+    logits = run_first(spec, weights)
+    for expert, is_used in enumerate((True, True, False, False)):
+        others = {**weights}
+        for index in range(spec.num_layers):
+            down = weights[WeightKey("down", index)].clone()
+            down[expert * 64 : (expert + 1) * 64] = 0.0
+            others[WeightKey("down", index)] = down
+        assert torch.equal(run_first(spec, others), logits) is not is_used
+
+
+def test_a_router_without_numbers_does_no_harm() -> None:
+    spec = make_spec(ExpertSpec(4, 2, weights_sum_to_one=True))
+    weights = make_weights(spec)
+    weights[WeightKey("router", 1)].fill_(torch.nan)
+    assert run_first(spec, weights).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_experts": 39},
+        {"num_experts": -1},
+        {"num_experts_used": 0},
+        {"num_experts_used": 41},
+        {"num_experts": 0},  # then nothing may be used
+        {"num_experts": 0, "num_experts_used": 0},  # and the matrices are too large
+    ],
+)
+def test_numbers_of_experts_that_cannot_be_are_refused(changes: dict[str, int]) -> None:
+    spec = make_spec()
+    model = NativeModel(spec, make_weights(spec))
+    for name, value in changes.items():
+        setattr(model.structure, name, value)
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+def test_experts_that_are_no_whole_panels_are_refused_by_the_kernels() -> None:
+    spec = make_spec(mlp_size=24)
+    model = NativeModel(spec, make_weights(spec))
+    assert kernels().panel_rows == PANEL
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+def write_odd(path: Path) -> tuple[Path, Tensor]:
+    module = make_twin_module("qwen3moe", moe_intermediate_size=24)
+    return write_twin(module, path), eager_logits(module, make_tokens(20))
+
+
+@needs_kernels
+def test_experts_that_are_no_whole_panels_are_computed_by_torch(tmp_path: Path) -> None:
+    path, expected = write_odd(tmp_path / "odd.gguf")
+    loaded = load_model(path, dtype="float32", backend="auto")
+    assert isinstance(loaded.model, TorchDecoder)
+    torch.testing.assert_close(
+        logits_of(loaded.model, make_tokens(20)), expected, atol=1e-4, rtol=1e-4
+    )
+    with pytest.raises(UnsupportedModelError, match="multiples of 16"):
+        load_model(path, backend="fast")
+
+
+@needs_kernels
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen3moe"])
+def test_kernels_give_logits_of_quantised_experts(
+    tmp_path: Path, family: str, quantization: str
+) -> None:
+    module = make_twin_module(family)
+    path = write_twin(module, tmp_path / "twin.gguf", quantization=quantization)
+    tokens = make_tokens(30)
+    loaded = load_model(path, backend="fast")
+    assert isinstance(loaded.model, LoadedNative)
+    expected = logits_of(load_model(path, backend="torch").model, tokens)
+    actual = logits_of(loaded.model, tokens)
+    # Where two experts are nearly as likely, rounded inputs may choose the other: most rows do not.
+    share = (actual - expected).abs().amax(1) / expected.abs().max()
+    assert share.median() < (0.05 if quantization.startswith("Q") else 1e-3)
+
+
+@needs_kernels
+def test_routers_keep_their_numbers_where_weights_are_rounded(tmp_path: Path) -> None:
+    path = write_twin(make_twin_module("mixtral"), tmp_path / "twin.gguf")
+    model = load_model(path, backend="auto", weights="Q8_0").model
+    assert isinstance(model, LoadedNative)
+    kinds = {key.role: MatrixType(m.structure.type) for key, m in model._weights.matrices.items()}
+    assert kinds["router"] == MatrixType.F32
+    assert {kinds[role] for role in ("gate", "up", "down", "query")} == {MatrixType.Q8_0}
+    expected = logits_of(load_model(path, dtype="float32", backend="torch").model, make_tokens(30))
+    share = (logits_of(model, make_tokens(30)) - expected).abs().amax(1) / expected.abs().max()
+    assert share.median() < 0.05
+
+
+def test_only_experts_that_are_used_count_as_read(tmp_path: Path) -> None:
+    path = write_twin(make_twin_module("mixtral"), tmp_path / "twin.gguf")
+    model = load_model(path, backend="fast").model
+    assert isinstance(model, LoadedNative)
+    sizes = {key: matrix.data.nbytes for key, matrix in model._weights.matrices.items()}
+    read = sum(
+        size / 3 if key.role in ("gate", "up", "down") else size  # two of six are used
+        for key, size in sizes.items()
+        if key.role != "embedding"
+    )
+    assert model.logits_share == pytest.approx(sizes[WeightKey("head")] / read)
+
+
+@pytest.mark.parametrize(("backend", "is_refused"), [("auto", False), ("torch", True)])
+def test_on_other_devices_experts_are_for_the_bridge(
+    tmp_path: Path, backend: BackendName, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_twin(make_twin_module("mixtral"), tmp_path / "twin.gguf")
+    seen: list[object] = []
+
+    def make(*arguments: object) -> None:
+        seen.append(arguments)
+        raise InterruptedError
+
+    monkeypatch.setattr(model_paths, "_make_module", make)
+    error = UnsupportedModelError if is_refused else InterruptedError
+    with pytest.raises(error, match="a mixture of experts on meta" if is_refused else None):
+        load_model(path, device="meta", backend=backend)
+    assert bool(seen) is not is_refused
