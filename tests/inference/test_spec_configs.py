@@ -14,19 +14,23 @@ from transformers import (
     GemmaConfig,
     Glm4Config,
     GraniteConfig,
+    GraniteMoeConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
+    OlmoeConfig,
     Phi3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SeedOssConfig,
     SmolLM3Config,
 )
 
-from inference.model.spec import LayerSpec, ModelSpec, UnsupportedSpecError, WeightKey
+from inference.model.spec import ExpertSpec, LayerSpec, ModelSpec, UnsupportedSpecError, WeightKey
 from inference.model.spec_configs import spec_from_folder, spec_from_gguf
 from inference.model.spec_families import FAMILIES
 from tests.inference.tiny_decoders import ROPES, VARIANTS, make_variant, spec_of
@@ -48,7 +52,12 @@ CLASSES: dict[str, type[PretrainedConfig]] = {
     "glm4": Glm4Config,
     "seed_oss": SeedOssConfig,
     "ernie4_5": Ernie4_5Config,
+    "mixtral": MixtralConfig,
+    "qwen3_moe": Qwen3MoeConfig,
+    "olmoe": OlmoeConfig,
+    "granitemoe": GraniteMoeConfig,
 }
+WITH_EXPERTS = [name for name, family in FAMILIES.items() if family.has_experts]
 _SIZES: dict[str, object] = {
     "vocab_size": 100,
     "hidden_size": 64,
@@ -64,7 +73,7 @@ def test_classes_cover_every_family() -> None:
     assert set(CLASSES) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - WITH_EXPERTS))
 def test_missing_values_are_those_of_the_config_class(family: str) -> None:
     config = CLASSES[family](**_SIZES, pad_token_id=None)
     bare = {"model_type": config.model_type, **_SIZES}
@@ -76,6 +85,23 @@ def test_family_names_the_class_that_transformers_takes(family: str) -> None:
     config = CLASSES[family](**{**_SIZES, "num_hidden_layers": 1}, pad_token_id=None)
     module = AutoModelForCausalLM.from_config(config)
     assert type(module).__name__ == FAMILIES[family].model_class
+
+
+@pytest.mark.parametrize("family", WITH_EXPERTS)
+def test_folders_of_experts_are_for_the_bridge(family: str) -> None:
+    config = CLASSES[family](**_SIZES, pad_token_id=None)
+    with pytest.raises(UnsupportedSpecError, match=config.model_type):
+        spec_from_folder(json.loads(config.to_json_string(False)))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "olmoe"])
+def test_more_experts_for_a_token_than_there_are_is_refused(name: str) -> None:
+    key = {"mixtral": "num_local_experts", "olmoe": "num_experts"}[name]
+    values = {**_SIZES, "max_position_embeddings": 64, key: 4, "num_experts_per_tok": 5}
+    with pytest.raises(UnsupportedSpecError, match="5 of 4 experts"):
+        spec_from_gguf(name, values)
+    spec = spec_from_gguf(name, {**values, "num_experts_per_tok": 4, "norm_topk_prob": False})
+    assert spec.experts == ExpertSpec(4, 4, weights_sum_to_one=False)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
