@@ -170,10 +170,23 @@ class ChatSession:
         self._shown.draft_settings = ChatSettings()
         self._shown.show(None)
 
-    def open_chat(self, conversation_id: ConversationId) -> None:
-        """Show a chat; a reply of the one before goes on in the background."""
+    def open_chat(
+        self, conversation_id: ConversationId, message_id: MessageId | None = None
+    ) -> None:
+        """Show a chat; a reply of the one before goes on in the background.
+
+        Args:
+            conversation_id: Which.
+            message_id: The branch with this message is shown, if it is another one.
+        """
         self._sending.leave()
         self._shown.open(conversation_id)
+        if message_id is not None and not self.shows(message_id):
+            self.show_version(message_id)
+
+    def shows(self, message_id: MessageId) -> bool:
+        """Whether this message is on the visible path."""
+        return any(message.id == message_id for message in self._shown.path())
 
     def rename_chat(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from app.conversation import ConversationSummary, MessageId
 from app.stored_values import Row, summary_from_row, text_from
 
-MAX_HITS = 50
+MAX_HITS = 50  # that are shown; one more is looked for, to say that there are more
 MAX_WORDS = 50  # that are looked for; SQLite refuses a thousand
 MIN_INDEXED_CHARS = 3
 SNIPPET_CHARS = 120
-SNIPPET_LEAD_CHARS = 40
+SNIPPET_LEAD_CHARS = 12
 
 # Scripts that are written without spaces: the index would take a whole sentence for one word.
 _UNSPACED_NAMES = (
@@ -62,7 +62,7 @@ def search_query(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         " LEFT JOIN newest ON newest.conversation_id = c.id"
         " LEFT JOIN messages m ON m.id = newest.id"
         f" WHERE c.deleted_at IS NULL AND (newest.id IS NOT NULL OR {titles})"
-        f" ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS}"
+        f" ORDER BY c.updated_at DESC, c.key DESC LIMIT {MAX_HITS + 1}"
     )
     return sql, arguments + arguments
 

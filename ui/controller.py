@@ -68,6 +68,7 @@ class Controller(QObject):
         self.models = ModelController(session, settings, pane, theme=theme, parent=self)
         self.sidebar = SidebarController(session, window.sidebar, pane.toast, self)
         self.status = StatusController(session, window.status, self)
+        self.sidebar.found.connect(lambda key, words: pane.messages.seek(MessageId(key), words))
         self.full_chat.counted.connect(self.status.take_counted)
         session.subscribe(self._follow)
         self._connect()

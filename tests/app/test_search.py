@@ -34,7 +34,7 @@ def test_snippet_of_a_short_text_is_the_text_on_one_line() -> None:
 def test_snippet_of_a_long_text_is_around_the_first_match() -> None:
     text = "a" * 100 + " Bark " + "z" * 200
     found = snippet(text, ["nothing", "bark"])
-    assert found == "…" + text[61:181] + "…"
+    assert found == "…" + text[89:209] + "…"
     assert "Bark" in found
 
 

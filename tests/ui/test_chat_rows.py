@@ -1,15 +1,17 @@
 """Groups of the chat list, words of the model, numbers for people."""
 
 from datetime import date, datetime, time, timedelta
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QLocale
 
-from app.conversation import ConversationId, ConversationSummary
+from app.conversation import ConversationId, ConversationSummary, MessageId
 from app.messages import Failure
-from app.search import SearchHit
+from app.search import MAX_HITS, SearchHit
 from app.session_changes import ModelState
 from tests.app.fake_engine import make_model_info
+from tests.app.stored_chats import add_chat, make_store
 from ui.chat.model_words import (
     composer_hint,
     greeting,
@@ -54,9 +56,26 @@ def test_no_chats_give_no_rows() -> None:
     assert rows_by_day([], TODAY) == []
 
 
+def test_hits_know_where_they_are() -> None:
+    hit = SearchHit(ConversationSummary(ConversationId("a"), "a", 0.0), MessageId(7), "found")
+    assert rows_of_hits([hit]) == [ChatRow(ConversationId("a"), "a", "found", MessageId(7))]
+
+
 def test_hits_show_what_was_found() -> None:
     hit = SearchHit(_chat("a", 0), None, "…found here…")
     assert rows_of_hits([hit]) == [ChatRow(ConversationId("a"), "a", "…found here…")]
+
+
+@pytest.mark.parametrize(("found", "listed"), [(MAX_HITS, MAX_HITS), (MAX_HITS + 1, MAX_HITS)])
+def test_more_hits_than_are_shown_are_told(tmp_path: Path, found: int, listed: int) -> None:
+    store = make_store(tmp_path)
+    for number in range(found):
+        add_chat(store, str(number), "zebra")
+    *rows, last = rows_of_hits(store.search("zebra"))
+    assert isinstance(last, HeadingRow) is (found > MAX_HITS)
+    chats = [row for row in (*rows, last) if isinstance(row, ChatRow)]
+    assert [chat.id for chat in chats] == [str(found - 1 - number) for number in range(listed)]
+    store.close()
 
 
 def test_model_words_for_each_state() -> None:

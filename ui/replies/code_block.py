@@ -201,6 +201,10 @@ class CodeBlock(Leaf):
         """Length of the code in Qt's units."""
         return self._lines.length
 
+    def laid_out_text(self) -> str:
+        """See `Leaf`."""
+        return self._block.text
+
     def position_at(self, point: QPoint) -> int:
         """The position nearest to `point`."""
         line = (point.y() - self._line_top(0)) // self._lines.line_height

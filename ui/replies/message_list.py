@@ -10,6 +10,7 @@ from app.conversation import Message, MessageId
 from app.session_changes import WaitReason
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
+from ui.replies.kept_place import Anchor
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
 from ui.replies.reply_column import MessageColumn
@@ -61,6 +62,7 @@ class MessageList(MessageColumn):
         self._answers.timeout.connect(self._show_unanswered)
         self._selection = TextSelection(self._all_leaves)
         self._selects_later = self._copies_later = False
+        self._marks_words = False  # those that are sought, as soon as they are there
         self._drag: QPoint | None = None
         self._drag_timer = QTimer(self)
         self._drag_timer.setInterval(_DRAG_MS)
@@ -95,13 +97,13 @@ class MessageList(MessageColumn):
                 view.show_message(message, self._versions_of(message))
                 self._busy.add(message.id)
         if not is_same_chat:
-            self._follows_end = True
+            self.follow_end()
         self._answers.start()
         self._pacer.flush()
 
     def begin_reply(self, message: Message, versions: Sequence[MessageId] = ()) -> None:
         """A reply starts: it follows the last message, and the view goes to the end."""
-        self._follows_end = True
+        self.follow_end()
         self.update_message(message, versions or [message.id])
 
     def set_running(self, running: Mapping[MessageId, int]) -> None:
@@ -199,6 +201,27 @@ class MessageList(MessageColumn):
         self._mark_busy(message_id)
         self._mark_stale(message_id)
         return view
+
+    def seek(self, message_id: MessageId, words: Sequence[str]) -> None:
+        """See `MessageColumn`; the words are selected too."""
+        self._selection.clear()
+        self._marks_words = True
+        super().seek(message_id, words)
+
+    def _mark_sought(self) -> None:
+        sought = self._sought
+        if sought is None or sought.message_id in self._busy | self._stale:
+            return
+        self._marks_words = False
+        leaf = sought.leaf_in(self._views[sought.message_id].leaves())
+        place = sought.place_in(leaf) if leaf is not None else None
+        if leaf is not None and place is not None:
+            self._selection.select(leaf, *place)
+
+    def _restore(self, anchor: Anchor | None) -> None:
+        if self._marks_words:
+            self._mark_sought()
+        super()._restore(anchor)
 
     def _work(self) -> None:
         super()._work()

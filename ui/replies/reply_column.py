@@ -7,22 +7,23 @@ its place.
 
 import time
 from abc import abstractmethod
-from bisect import bisect_right
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.conversation import Message, MessageId
 from ui.look.fade_edge import FADE_HEIGHT, FadeEdge
 from ui.look.theme import Theme
+from ui.replies.found_words import SoughtWords
+from ui.replies.kept_place import Anchor, LaidOutFor, anchor_in, top_in
 from ui.replies.left_out_mark import LeftOutMark, LeftOutMarks
 from ui.replies.message_view import MessageView
 from ui.replies.reply_buttons import ToEndButton
 from ui.replies.reply_disposal import Disposal
 from ui.replies.reply_footer import BLEED
-from ui.replies.reply_leaf import Leaf
 from ui.replies.smooth_stream import FramePacer
 
 COLUMN_WIDTH = 680
@@ -32,6 +33,7 @@ SLICE_S = 0.002
 _TOP, _BOTTOM = 14, 14
 _REPLY_GAP, _QUESTION_GAP = 14, 20
 _AT_END = 4
+_ABOVE_SOUGHT = 4  # this part of the screen is above words that were sought
 _CHARS_PER_LINE = 85
 _LEAST_COLUMN = 120
 
@@ -45,24 +47,6 @@ class _Frame:
     left: int
     column: int
     line_height: int
-
-
-@dataclass(frozen=True)
-class _Anchor:
-    """A place that is to stay where it is on screen.
-
-    Attributes:
-        leaf: Block of the message; None for the message itself.
-        offset: Pixels below the top of that.
-        height: Of the block.
-        laid_out_for: What the message was laid out for.
-    """
-
-    message_id: MessageId
-    leaf: Leaf | None
-    offset: int
-    height: int
-    laid_out_for: tuple[int, int] | None
 
 
 class MessageColumn(QScrollArea):
@@ -80,14 +64,15 @@ class MessageColumn(QScrollArea):
         self._messages: list[Message] = []
         self._views: dict[MessageId, MessageView] = {}
         self._heights: dict[MessageId, int] = {}
-        self._kept: _Anchor | None = None  # until its block is finished
-        self._laid_out_for: dict[MessageId, tuple[int, int]] = {}  # width and height of a line
+        self._kept: Anchor | None = None  # until its block is finished
+        self._laid_out_for: dict[MessageId, LaidOutFor] = {}
         self._tops: dict[MessageId, int] = {}
         self._busy: set[MessageId] = set()  # views with work left, and messages without a view
         self._stale: set[MessageId] = set()  # views to lay out again
         self._unstyled: set[MessageId] = set()  # stale ones that also have old colours or sizes
         self._column = COLUMN_WIDTH
         self._follows_end = True
+        self._sought: SoughtWords | None = None  # until all is laid out, or somebody scrolls
         self._is_placing = False
         self._disposal = Disposal(self)
         self._canvas = QWidget()
@@ -132,8 +117,23 @@ class MessageColumn(QScrollArea):
 
     def go_to_end(self) -> None:
         """Show the newest text and follow it."""
-        self._follows_end = True
+        self.follow_end()
         self._scroll_to(self.verticalScrollBar().maximum())
+
+    def follow_end(self) -> None:
+        """The newest text is what is shown."""
+        self._follows_end, self._sought = True, None
+
+    def seek(self, message_id: MessageId, words: Sequence[str]) -> None:
+        """Show where a message holds one of these words; it stays in view while all else is laid out.
+
+        Args:
+            message_id: One of those that are shown.
+            words: As they were searched for; without any of them the message's beginning is shown.
+        """
+        self._follows_end, self._kept = False, None
+        self._sought = SoughtWords(message_id, tuple(words))
+        self._pacer.flush()
 
     @property
     def follows_end(self) -> bool:
@@ -274,7 +274,7 @@ class MessageColumn(QScrollArea):
                 break
         return done
 
-    def _anchor(self) -> _Anchor | None:
+    def _anchor(self) -> Anchor | None:
         """What is at the top of the screen; None if the end is followed."""
         if self._follows_end:
             return None
@@ -282,52 +282,35 @@ class MessageColumn(QScrollArea):
         for message in self._messages:
             top = self._tops.get(message.id)
             if top is not None and top + self._height_of(message) > value:
-                return self._anchor_in(message.id, value - top)
+                return anchor_in(
+                    message.id,
+                    self._views.get(message.id),
+                    value - top,
+                    self._laid_out_for.get(message.id),
+                )
         return None
 
-    def _anchor_in(self, message_id: MessageId, offset: int) -> _Anchor:
-        """Also in which of its blocks: the others change their heights with the width and the text size."""
-        anchor = _Anchor(message_id, None, offset, 0, self._laid_out_for.get(message_id))
-        view = self._views.get(message_id)
-        if view is None:
-            return anchor
-        leaves = view.leaves()
-        index = bisect_right(leaves, offset, key=lambda leaf: _top_in(view, leaf)) - 1
-        if index < 0:
-            return anchor
-        leaf, below = leaves[index], offset - _top_in(view, leaves[index])
-        if below > leaf.height():  # below its blocks, or between two
-            return anchor
-        return replace(anchor, leaf=leaf, offset=below, height=leaf.height())
-
-    def _restore(self, anchor: _Anchor | None) -> None:
+    def _restore(self, anchor: Anchor | None) -> None:
         self._kept = None
-        if self._follows_end:
+        if self._sought is not None and self._sought.message_id in self._tops:
+            self._scroll_to(self._top_of(self._sought) - self.viewport().height() // _ABOVE_SOUGHT)
+            if self._is_filled:
+                self._sought = None
+        elif self._follows_end:
             self._scroll_to(self.verticalScrollBar().maximum())
         elif anchor is not None and anchor.message_id in self._tops:
-            self._scroll_to(self._tops[anchor.message_id] + self._offset_of(anchor))
-            leaf = self._leaf_of(anchor)
-            if leaf is not None and not leaf.is_finished and self._is_scaled(anchor):
+            view = self._views.get(anchor.message_id)
+            now = self._laid_out_for.get(anchor.message_id)
+            self._scroll_to(self._tops[anchor.message_id] + anchor.offset_in(view, now))
+            leaf = anchor.leaf_in(view)
+            if leaf is not None and not leaf.is_finished and now != anchor.laid_out_for:
                 self._kept = anchor  # what it is scaled by is known when all its rows are laid out
 
-    def _leaf_of(self, anchor: _Anchor) -> Leaf | None:
-        """Its block, if that is still there."""
-        view = self._views.get(anchor.message_id)
-        return anchor.leaf if view is not None and anchor.leaf in view.leaves() else None
-
-    def _is_scaled(self, anchor: _Anchor) -> bool:
-        """Whether its message was laid out for another width or text size since."""
-        return self._laid_out_for.get(anchor.message_id) != anchor.laid_out_for
-
-    def _offset_of(self, anchor: _Anchor) -> int:
-        """Where that is in its message now."""
-        leaf = self._leaf_of(anchor)
-        if leaf is None:
-            return anchor.offset
-        offset = anchor.offset
-        if self._is_scaled(anchor) and anchor.height:
-            offset = round(offset * leaf.height() / anchor.height)
-        return _top_in(self._views[anchor.message_id], leaf) + offset
+    def _top_of(self, sought: SoughtWords) -> int:
+        """The block with the words, or the message as long as it has none."""
+        top, view = self._tops[sought.message_id], self._views.get(sought.message_id)
+        leaf = sought.leaf_in(view.leaves()) if view is not None else None
+        return top if leaf is None or view is None else top + top_in(view, leaf)
 
     def _scroll_to(self, value: int) -> None:
         was_placing, self._is_placing = self._is_placing, True
@@ -337,7 +320,7 @@ class MessageColumn(QScrollArea):
 
     def _scrolled_to(self, value: int) -> None:
         if not self._is_placing:
-            self._kept = None
+            self._kept = self._sought = None
             self._follows_end = value >= self.verticalScrollBar().maximum() - _AT_END
             if self._busy or self._stale:
                 self._pacer.request()
@@ -374,7 +357,3 @@ class MessageColumn(QScrollArea):
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override: the chat's own background, whatever lies behind."""
         QPainter(self.viewport()).fillRect(event.rect(), self._theme.color("surface"))
-
-
-def _top_in(view: MessageView, leaf: Leaf) -> int:
-    return leaf.mapTo(view, QPoint()).y()

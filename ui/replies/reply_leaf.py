@@ -90,6 +90,10 @@ class Leaf(QWidget):
         position = self.position_at(point)
         return position, position
 
+    def laid_out_text(self) -> str:
+        """The text whose characters the positions of a selection count; "" where they count otherwise."""
+        return ""
+
     def goes_on_at(self, point: QPoint) -> bool:
         """Whether it shares a line with the leaf before, and has the part at `point`."""
         return False

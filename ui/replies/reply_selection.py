@@ -55,6 +55,12 @@ class TextSelection:
             self._anchor = (leaf, start)
             self._cover((leaf, start), (leaf, end))
 
+    def select(self, leaf: Leaf, start: int, end: int) -> None:
+        """These positions of one block."""
+        self.clear()
+        self._anchor = (leaf, start)
+        self._cover((leaf, start), (leaf, end))
+
     def select_all(self) -> None:
         """Everything that is there; to be called again when there is more."""
         leaves = self._leaves()

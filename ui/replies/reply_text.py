@@ -159,6 +159,10 @@ class TextBlock(Leaf):
         """Length of the text as laid out."""
         return self._layout.length
 
+    def laid_out_text(self) -> str:
+        """See `Leaf`."""
+        return self._layout.text
+
     def position_at(self, point: QPoint) -> int:
         """The position nearest to `point`."""
         return self._layout.position_at(QPointF(point))

@@ -93,12 +93,12 @@ class ChatList(QListView):
         rows: The model.
 
     Signals:
-        chat_chosen: A chat is to be opened: its id.
+        chat_chosen: A chat is to be opened: its row.
         clear_requested: What models have read of a chat is to be forgotten: its id.
         delete_requested: A chat is to be deleted: its id.
     """
 
-    chat_chosen = Signal(str)
+    chat_chosen = Signal(object)
     clear_requested = Signal(str)
     delete_requested = Signal(str)
 
@@ -207,7 +207,7 @@ class ChatList(QListView):
         self._has_keyboard_focus = True
         if isinstance(row, ChatRow):
             if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
-                self.chat_chosen.emit(row.id)
+                self.chat_chosen.emit(row)
                 return
             if event.key() == Qt.Key.Key_F2:
                 self.edit(self.currentIndex())
@@ -245,7 +245,7 @@ class ChatList(QListView):
         if button.contains(event.position().toPoint()):
             self._open_menu(index, self.viewport().mapToGlobal(button.bottomLeft()))
         else:
-            self.chat_chosen.emit(row.id)
+            self.chat_chosen.emit(row)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Qt override."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 
-from app.conversation import ConversationId, ConversationSummary
-from app.search import SearchHit
+from app.conversation import ConversationId, ConversationSummary, MessageId
+from app.search import MAX_HITS, SearchHit
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,19 @@ class ChatRow:
 
     Attributes:
         snippet: Found text on a second line; "" outside a search.
+        message_id: Where that is; None outside a search, and where only the title matches.
     """
 
     id: ConversationId
     title: str
     snippet: str = ""
+    message_id: MessageId | None = None
 
 
 Row = HeadingRow | ChatRow
 
 _OLDER = "Older"
+_MORE = "More were found: add a word"
 
 
 def rows_by_day(chats: Sequence[ConversationSummary], today: date) -> list[Row]:
@@ -54,7 +57,11 @@ def rows_by_day(chats: Sequence[ConversationSummary], today: date) -> list[Row]:
 
 def rows_of_hits(hits: Sequence[SearchHit]) -> list[Row]:
     """Found chats in the order of the search, each with the text that matched."""
-    return [ChatRow(hit.conversation.id, hit.conversation.title, hit.snippet) for hit in hits]
+    rows: list[Row] = [
+        ChatRow(hit.conversation.id, hit.conversation.title, hit.snippet, hit.message_id)
+        for hit in hits[:MAX_HITS]
+    ]
+    return [*rows, HeadingRow(_MORE)] if len(hits) > MAX_HITS else rows
 
 
 def _groups(today: date) -> list[tuple[float, str]]:

@@ -93,7 +93,7 @@ class Sidebar(QWidget):
 
     Signals:
         new_chat_requested, fold_requested, settings_requested: What they say.
-        chat_chosen: A chat is to be opened: its id.
+        chat_chosen: A chat is to be opened: its row.
         rename_requested: A chat gets another title: id, title.
         clear_requested: What models have read of a chat is to be forgotten: its id.
         delete_requested: A chat is to be deleted: its id.
@@ -104,7 +104,7 @@ class Sidebar(QWidget):
     new_chat_requested = Signal()
     fold_requested = Signal()
     settings_requested = Signal()
-    chat_chosen = Signal(str)
+    chat_chosen = Signal(object)
     rename_requested = Signal(str, str)
     clear_requested = Signal(str)
     delete_requested = Signal(str)

@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from PySide6.QtCore import QObject, QTimer
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.chat_session import ChatSession
 from app.conversation import ConversationId
@@ -13,6 +13,7 @@ from app.session_changes import (
     SessionChange,
 )
 from ui.controls.toast import Toast
+from ui.sidebar.chat_rows import ChatRow
 from ui.sidebar.sidebar import Sidebar
 
 SEARCH_DELAY_MS = 120
@@ -20,7 +21,13 @@ NOTICE_MS = 1000
 
 
 class SidebarController(QObject):
-    """Lists, finds, opens, renames and deletes chats."""
+    """Lists, finds, opens, renames and deletes chats.
+
+    Signals:
+        found: A found chat was opened, and is to be shown where it matches: the message's id, the words.
+    """
+
+    found = Signal(int, list)
 
     def __init__(
         self, session: ChatSession, sidebar: Sidebar, toast: Toast, parent: QObject
@@ -38,7 +45,7 @@ class SidebarController(QObject):
         self._notice.timeout.connect(self._notice_others)
         self._notice.start()
         sidebar.search_changed.connect(lambda _text: self._search.start())
-        sidebar.chat_chosen.connect(lambda key: session.open_chat(ConversationId(key)))
+        sidebar.chat_chosen.connect(self._open)
         sidebar.rename_requested.connect(
             lambda key, title: session.rename_chat(ConversationId(key), title)
         )
@@ -58,6 +65,14 @@ class SidebarController(QObject):
             run=self._session.undo_delete,
         )
 
+    def _open(self, row: ChatRow) -> None:
+        self._session.open_chat(row.id, row.message_id)
+        if row.message_id is not None and self._session.shows(row.message_id):
+            self.found.emit(row.message_id, self._words().split())
+
+    def _words(self) -> str:
+        return self._sidebar.search_field.text().strip()
+
     def _follow(self, change: SessionChange) -> None:
         match change:
             case ConversationsChanged():
@@ -75,7 +90,7 @@ class SidebarController(QObject):
             self._session.notice_others()
 
     def _list(self) -> None:
-        words = self._sidebar.search_field.text().strip()
+        words = self._words()
         if words:
             self._sidebar.show_hits(self._session.search(words))
         else:
