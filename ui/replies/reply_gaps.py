@@ -10,15 +10,30 @@ _ITEM_GAP = 4
 
 def gap_between(before: Block, after: Block) -> int:
     """Space between two blocks that follow each other."""
-    is_new_item = num_shared(before.frames, after.frames) < len(after.frames)
-    is_in_list = bool(before.frames and after.frames) and before.frames[0].kind == "item"
-    if is_new_item and is_in_list and after.frames[-1].kind == "item":
+    if is_next_item(before.frames, after.frames):
         is_plain = isinstance(before, Paragraph) and isinstance(after, Paragraph)
         return _ITEM_GAP if is_plain else _GAP
     below = _BELOW.get(_kind(before), _GAP)
     if isinstance(before, Heading):
         return below
     return max(_ABOVE.get(_kind(after), _GAP), below)
+
+
+def is_next_item(before: tuple[Frame, ...], after: tuple[Frame, ...]) -> bool:
+    """Whether a block begins another item of the list that the one before is in, or of a list inside it.
+
+    Of two lists that follow each other nothing tells that they are two but a change between numbers and
+    bullets.
+    """
+    shared = num_shared(before, after)
+    is_new = shared < len(after) and after[-1].kind == "item"
+    if not is_new or not before or before[0].kind != "item":
+        return False
+    return shared == len(before) or _list_of(before[shared]) == _list_of(after[shared])
+
+
+def _list_of(frame: Frame) -> tuple[str, bool]:
+    return frame.kind, frame.marker[:1].isdigit()
 
 
 def num_shared(before: tuple[Frame, ...], after: tuple[Frame, ...]) -> int:

@@ -108,6 +108,11 @@ class Leaf(QWidget):
         """The selected characters."""
         return ""
 
+    @property
+    def is_selected_from_start(self) -> bool:
+        """Whether its first character is among them."""
+        return self._selection is not None and self._selection[0] == 0
+
 
 class RuleLine(Leaf):
     """A line across."""

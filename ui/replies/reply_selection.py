@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QPoint
 
+from ui.replies.copied_list import copied_before
 from ui.replies.reply_leaf import Leaf
 
 Place = tuple[Leaf, int]
@@ -77,12 +78,18 @@ class TextSelection:
         self.is_all = False
 
     def text(self) -> str:
-        """The selected text, blocks parted by an empty line, and pieces of one text as they were."""
+        """The selected text with the marks of lists.
+
+        Blocks are parted by an empty line, items by none, and pieces of one text as they were.
+        """
         texts: list[str] = []
+        leaves = self._leaves() if self._covered else []
+        index = leaves.index(self._covered[0]) if self._covered else 0
+        before = leaves[index - 1] if index else None
         for leaf in self._covered:
-            if texts:
-                texts.append("\n\n" if leaf.joint is None else leaf.joint)
+            texts.append(copied_before(before, leaf, is_first=not texts))
             texts.append(leaf.selected_text())
+            before = leaf
         return "".join(texts)
 
     def _place_at(self, place: QPoint) -> Place | None:
