@@ -11,7 +11,7 @@ from pathlib import Path
 from inference.errors import ModelFileError
 
 INCOMPLETE_HINT = "Download the file again; it may be incomplete."
-DAMAGED_HINT = "The file seems damaged. Download it again."
+DAMAGED_HINT = "Download it again, or another one."
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -35,7 +35,9 @@ class ByteCursor:
     def fail(self, field: str, problem: str, *, hint: str = DAMAGED_HINT) -> ModelFileError:
         """Make the error for `field`, which starts at or after the current position."""
         return ModelFileError(
-            self._path, f"{field}, at byte {self.position:,}: {problem}.", hint=hint
+            self._path,
+            f"The file is damaged: {field}, at byte {self.position:,}: {problem}.",
+            hint=hint,
         )
 
     def need(self, num_bytes: int, field: str) -> None:

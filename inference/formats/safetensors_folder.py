@@ -85,6 +85,8 @@ def check_folder(path: Path | str) -> ModelFolder:
     if not os.path.isdir(path):
         raise ModelFileError(path, "The folder does not exist.")
     _refuse_what_is_no_file(path)
+    if not _is_there(path / "config.json") and _a_weight_file(path) is None:
+        raise _no_model(path)
     for name in ("config.json", "tokenizer.json"):
         if not _is_there(path / name):
             raise ModelFileError(
@@ -182,35 +184,53 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _no_weights(path: Path) -> ModelFileError:
-    def first(*patterns: str) -> str | None:
-        return next(
-            (file.name for pattern in patterns for file in sorted(path.glob(pattern))), None
-        )
+def _first(path: Path, *patterns: str) -> str | None:
+    """The name of the first file in a folder that is like one of these."""
+    return next((file.name for pattern in patterns for file in sorted(path.glob(pattern))), None)
 
-    if name := first("adapter_model.safetensors", "adapter_model.bin"):
+
+def _a_weight_file(path: Path) -> str | None:
+    return _first(path, "*.safetensors", *_PICKLES)
+
+
+def _no_model(path: Path) -> ModelFileError:
+    """A folder of something else, or one with GGUF files."""
+    if name := _first(path, "*.gguf"):
+        return _only_gguf(path, name)
+    return ModelFileError(
+        path, "The folder holds no model: there is no config.json in it, and no weights.",
+        hint="Choose a file whose name ends in .gguf, or a folder with config.json and safetensors files.",
+    )  # fmt: skip
+
+
+def _only_gguf(path: Path, name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        path, "The folder holds a GGUF file, not safetensors.",
+        hint=f"Open the file {name} itself.",
+    )  # fmt: skip
+
+
+def _no_weights(path: Path) -> ModelFileError:
+    if name := _first(path, "adapter_model.safetensors", "adapter_model.bin"):
         return UnsupportedModelError(
             path, f"The folder holds an adapter ({name}), not a whole model.",
             hint="Merge the adapter into its model first.",
         )  # fmt: skip
-    if name := first("*.safetensors"):
+    if name := _first(path, "*.safetensors"):
         return ModelFileError(
             path / INDEX_FILE,
             f"The file is missing: there are weights such as {name!r:.60}, but neither "
             f"{SINGLE_FILE} nor the list of parts.",
             hint="Download the model again, with all its files.",
         )
-    if name := first(*_PICKLES):
+    if name := _first(path, *_PICKLES):
         return UnsupportedModelError(
             path,
             f"The weights are there only as a pickle ({name}), which can run code when it is opened.",
             hint="Look for the same model as safetensors or GGUF.",
         )
-    if name := first("*.gguf"):
-        return UnsupportedModelError(
-            path, "The folder holds a GGUF file, not safetensors.",
-            hint=f"Open the file {name} itself.",
-        )  # fmt: skip
+    if name := _first(path, "*.gguf"):
+        return _only_gguf(path, name)
     return ModelFileError(
         path / SINGLE_FILE, f"The file is missing from the folder {path.name!r}.",
         hint="Download the model again, with all its files.",

@@ -68,6 +68,29 @@ def test_check_folder_missing_file_names_it(folder, name):
     assert fail(folder) == (name, "The file is missing from the folder 'tiny'.")
 
 
+def test_folder_without_a_model_says_what_to_choose(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing")
+    name, reason = fail(tmp_path)
+    assert (name, reason) == (
+        tmp_path.name,
+        "The folder holds no model: there is no config.json in it, and no weights.",
+    )
+
+
+def test_folder_with_gguf_files_alone_names_one(tmp_path):
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedModelError, match="holds a GGUF file") as caught:
+        check_folder(tmp_path)
+    assert caught.value.hint == "Open the file a.gguf itself."
+
+
+def test_folder_with_weights_but_no_config_names_the_config(folder):
+    (folder / "config.json").unlink()
+    (folder / "b.gguf").write_bytes(b"GGUF")
+    assert fail(folder) == ("config.json", "The file is missing from the folder 'tiny'.")
+
+
 def test_check_folder_missing_folder_says_so(tmp_path):
     assert fail(tmp_path / "absent") == ("absent", "The folder does not exist.")
 
