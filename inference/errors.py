@@ -54,18 +54,22 @@ class NotEnoughMemoryError(EngineError):
     Attributes:
         needed_bytes: What the load would take.
         free_bytes: What is there.
+        is_for_chats: The model itself fits, but not the memory for chats that was set.
     """
 
-    def __init__(self, needed_bytes: int, free_bytes: int) -> None:
+    def __init__(self, needed_bytes: int, free_bytes: int, is_for_chats: bool = False) -> None:
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
+        self.is_for_chats = is_for_chats
+        what = "The memory of the model that is set for chats" if is_for_chats else "The model"
+        remedy = "set less memory" if is_for_chats else "choose a smaller model"
         super().__init__(
-            f"The model needs {needed_bytes / 1e9:.1f} GB and {free_bytes / 1e9:.1f} GB are free.",
-            hint="Close other programs, or choose a smaller model.",
+            f"{what} needs {needed_bytes / 1e9:.1f} GB and {free_bytes / 1e9:.1f} GB are free.",
+            hint=f"Close other programs, or {remedy}.",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.needed_bytes, self.free_bytes))
+        return (type(self), (self.needed_bytes, self.free_bytes, self.is_for_chats))
 
 
 class InvalidRequestError(EngineError):

@@ -236,7 +236,8 @@ def _reserve(
     num_blocks = max(_MIN_BLOCKS, budget // block_bytes)
     needed = num_blocks * block_bytes + kept_free
     if needed > free:
-        raise NotEnoughMemoryError(max(budget, needed), free)
+        is_set = config.kv_cache_bytes is not None
+        raise NotEnoughMemoryError(max(budget, needed), free, is_for_chats=is_set)
     with telling_shortage(needed, free):
         return KvTensors(
             model.geometry,

@@ -21,7 +21,7 @@ EXAMPLES: list[EngineError] = [
     EngineError("It failed.", hint="Try again."),
     ModelFileError(Path("models/a.gguf"), "The file is cut off.", hint="Download it again."),
     UnsupportedModelError("models/b.gguf", "The architecture is not known."),
-    NotEnoughMemoryError(12_340_000_000, 4_000_000_000),
+    NotEnoughMemoryError(12_340_000_000, 4_000_000_000, is_for_chats=True),
     InvalidRequestError("top_k", "must be a whole number.", hint="Take 40."),
     ContextOverflowError(9000, 8192, is_set=True),
     ChatTemplateError("The template takes too long.", hint="Choose another model."),

@@ -210,6 +210,12 @@ def test_memory_that_does_not_hold_two_tokens_is_refused(monkeypatch: pytest.Mon
     with pytest.raises(NotEnoughMemoryError) as caught:
         make_engine(kv_cache_bytes=2**20)
     assert (caught.value.needed_bytes, caught.value.free_bytes) == (2**20, 2**20 - 1)
+    assert str(caught.value).startswith(
+        "The memory of the model that is set for chats needs 0.0 GB"
+    )
+    monkeypatch.setattr(kv_loading, "free_bytes", lambda device: 10)
+    with pytest.raises(NotEnoughMemoryError, match="The model needs"):
+        make_engine()
 
 
 def test_budget_under_a_few_blocks_gives_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
