@@ -26,7 +26,7 @@ from inference.model.linear import FastLinear, use_fast_linear
 from inference.model.norms import norm_weight, rms_norm
 from inference.model.rotary import Rotary, Turns
 from inference.model.runner import ModelRunner
-from inference.model.spec import BIAS_OF, ModelSpec, Role, WeightKey
+from inference.model.spec import BIAS_OF, SHARED_MATRICES, ModelSpec, Role, WeightKey
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
@@ -264,7 +264,13 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
     router, gate, up, down = (
         weights[WeightKey(role, index)] for role in ("router", *_EXPERT_ROLES)
     )
-    return Experts(spec.experts, router, (gate, up, down), _ACTIVATIONS[spec.activation])
+    shared = None
+    if spec.experts.shared_size:
+        first, *matrices = (
+            weights[WeightKey(role, index)] for role in ("shared_router", *SHARED_MATRICES)
+        )
+        shared = (first, matrices[0], matrices[1], matrices[2])
+    return Experts(spec.experts, router, (gate, up, down), _ACTIVATIONS[spec.activation], shared)
 
 
 def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -18,6 +18,7 @@ class Experts:
         router: Tensor,
         matrices: tuple[Tensor, Tensor, Tensor],
         activation: Callable[[Tensor], Tensor],
+        shared: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
     ) -> None:
         """Take a layer's weights.
 
@@ -26,6 +27,8 @@ class Experts:
             router: (E, hidden).
             matrices: Gate and up, (E * mlp, hidden) each, and down, (E * hidden, mlp).
             activation: On the gate.
+            shared: Of the expert that all tokens share: router (hidden,), gate and up (S, hidden) each,
+                and down (hidden, S).
         """
         self._spec = spec
         self._router = router
@@ -33,6 +36,7 @@ class Experts:
             matrix.view(spec.count, -1, matrix.shape[1]) for matrix in matrices
         )
         self._activation = activation
+        self._shared = shared
 
     def __call__(self, x: Tensor) -> Tensor:
         """What they make of x: (T, hidden) to the same."""
@@ -40,12 +44,17 @@ class Experts:
         out = torch.zeros_like(x)
         for expert in sorted({*chosen.flatten().tolist()}):
             rows, places = torch.where(chosen == expert)
-            part = x[rows]
-            inner = self._activation(functional.linear(part, self._gates[expert]))
-            inner = inner.mul_(functional.linear(part, self._ups[expert]))
-            result = functional.linear(inner, self._downs[expert])
+            result = self._mlp(x[rows], self._gates[expert], self._ups[expert], self._downs[expert])
             out.index_add_(0, rows, result * weights[rows, places, None].to(x.dtype))
+        if self._shared is not None:
+            router, *matrices = self._shared
+            weight = functional.linear(x, router.to(x.dtype).unsqueeze(0)).sigmoid()
+            out += self._mlp(x, *matrices) * weight
         return out
+
+    def _mlp(self, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        inner = self._activation(functional.linear(x, gate)).mul_(functional.linear(x, up))
+        return functional.linear(inner, down)
 
 
 def choose_experts(logits: Tensor, spec: ExpertSpec) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from inference.model.gguf_config_parts import (
     ConfigValues,
-    expert_config,
     layer_norm_config,
     layer_types,
     plain_config,
@@ -75,16 +74,4 @@ def cohere2_config(meta: GgufMetadata) -> ConfigValues:
         "logit_scale": meta.number("logit_scale"),
         "sliding_window": meta.integer("attention.sliding_window"),
         "layer_types": layer_types(meta, whole_number(values, "num_hidden_layers"), period=4),
-    }
-
-
-def qwen2_moe_config(meta: GgufMetadata) -> ConfigValues:
-    """Qwen 1.5 and 2 with experts, one of them shared."""
-    values = plain_head_size(meta, expert_config(meta))
-    return {
-        **values,
-        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
-        "shared_expert_intermediate_size": meta.integer("expert_shared_feed_forward_length"),
-        "norm_topk_prob": False,
-        "use_sliding_window": False,
     }

@@ -186,6 +186,18 @@ def mixtral_config(meta: GgufMetadata) -> ConfigValues:
     return {**values, "sliding_window": None}
 
 
+def qwen2_moe_config(meta: GgufMetadata) -> ConfigValues:
+    """Qwen 1.5 and 2 with experts, one of them shared."""
+    values = plain_head_size(meta, expert_config(meta))
+    return {
+        **values,
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": meta.integer("expert_shared_feed_forward_length"),
+        "norm_topk_prob": False,
+        "use_sliding_window": False,
+    }
+
+
 def qwen3_moe_config(meta: GgufMetadata) -> ConfigValues:
     """Qwen 3 with experts."""
     return {

@@ -147,8 +147,8 @@ FAMILIES: dict[str, Family] = {
     "command-r": Family("cohere", "CohereConfig", "CohereForCausalLM", bridge.cohere_config),
     "cohere2": Family("cohere2", "Cohere2Config", "Cohere2ForCausalLM", bridge.cohere2_config),
     "qwen2moe": Family(
-        "qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM", bridge.qwen2_moe_config,
-        {**_EXPERTS, **_SHARED_EXPERT},
+        "qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM", ours.qwen2_moe_config,
+        {**_EXPERTS, **_SHARED_EXPERT}, spec_family="qwen2_moe",
     ),
     "qwen3moe": Family(
         "qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", ours.qwen3_moe_config, _EXPERTS,

@@ -21,10 +21,13 @@ from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
 from inference.model.key_centres import key_centres
 from inference.model.packed_weights import PackedWeights
-from inference.model.spec import ModelSpec, Role, RopeSpec, WeightKey
+from inference.model.spec import SHARED_MATRICES, ModelSpec, Role, RopeSpec, WeightKey
 from inference.model.step import Chunk, lay_out
 
-_MATRICES: tuple[Role, ...] = ("query", "key", "value", "output", "router", "gate", "up", "down")
+_MATRICES: tuple[Role, ...] = (
+    *("query", "key", "value", "output", "router", "gate", "up", "down"),
+    *SHARED_MATRICES,
+)
 _OF_EXPERTS = ("gate", "up", "down")
 _KV_SCHEMES = {
     "fp32": c.KvScheme.F32,
@@ -113,6 +116,7 @@ class NativeModel:
             num_experts=spec.experts.count if spec.experts else 0,
             num_experts_used=spec.experts.num_used if spec.experts else 0,
             expert_weights_sum_to_one=bool(spec.experts and spec.experts.weights_sum_to_one),
+            shared_size=spec.experts.shared_size if spec.experts else 0,
             num_ropes=len(spec.ropes),
             ropes=addressof(self._ropes),
             layers=addressof(self._layers),

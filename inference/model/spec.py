@@ -30,7 +30,7 @@ Role = Literal[
     "attention_norm", "query", "key", "value", "output",
     "query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm",
     "post_attention_norm", "mlp_norm", "router", "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
-    "post_mlp_norm",
+    "shared_router", "shared_gate", "shared_up", "shared_down", "post_mlp_norm",
 ]  # fmt: skip
 
 BIAS_OF: dict[Role, Role] = {
@@ -42,6 +42,8 @@ BIAS_OF: dict[Role, Role] = {
     "up": "up_bias",
     "down": "down_bias",
 }  # of each matrix of a layer
+
+SHARED_MATRICES: tuple[Role, ...] = ("shared_gate", "shared_up", "shared_down")
 
 
 class UnsupportedSpecError(Exception):
@@ -91,17 +93,19 @@ class ExpertSpec:
     """The experts of a layer, of which each token uses some.
 
     With p = softmax(router(m)) over all experts, a token uses those of the largest p, and p are their
-    weights.
+    weights. An expert that all tokens share has the weight sigmoid(shared_router(m)).
 
     Attributes:
         count: E.
         num_used: How many a token uses.
         weights_sum_to_one: Whether the weights of the used ones are divided by their sum.
+        shared_size: Width inside the expert that all share; 0 if there is none.
     """
 
     count: int
     num_used: int
     weights_sum_to_one: bool
+    shared_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,10 @@ class ModelSpec:
             return self.vocab_size, self.hidden_size
         if self.experts is not None and role == "router":
             return self.experts.count, self.hidden_size
+        if role == "shared_router":
+            return (self.hidden_size,)
         num_experts = 1 if self.experts is None else self.experts.count
+        shared_size = 0 if self.experts is None else self.experts.shared_size
         matrix = role.removesuffix("_bias")
         outputs = {
             "query": self.num_heads * self.head_dim,
@@ -194,12 +201,18 @@ class ModelSpec:
             "gate": num_experts * self.mlp_size,
             "up": num_experts * self.mlp_size,
             "down": num_experts * self.hidden_size,
+            "shared_gate": shared_size,
+            "shared_up": shared_size,
         }
-        inputs = {"output": self.num_heads * self.head_dim, "down": self.mlp_size}
+        inputs = {
+            "output": self.num_heads * self.head_dim,
+            "down": self.mlp_size,
+            "shared_down": shared_size,
+        }
         if role in ("query_norm", "key_norm"):
             is_whole = self.query_key_norm == "whole"
             return (outputs[role.removesuffix("_norm")] if is_whole else self.head_dim,)
         num_rows = outputs.get(matrix, self.hidden_size)
-        if role not in BIAS_OF:
+        if role not in BIAS_OF and role not in SHARED_MATRICES:
             return (num_rows,)
         return num_rows, inputs.get(matrix, self.hidden_size)

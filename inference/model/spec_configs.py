@@ -113,7 +113,7 @@ def _build(
         is_head_tied=values.flag("tie_word_embeddings", False),
         context_tokens=context_tokens,
         stable_context_tokens=stable_context(name, values, context_tokens),
-        experts=_experts(values) if family.has_experts else None,
+        experts=_experts(family, values) if family.has_experts else None,
     )
     return _with_scales(spec, family, values)
 
@@ -133,12 +133,13 @@ def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSp
     )
 
 
-def _experts(values: SpecValues) -> ExpertSpec:
+def _experts(family: Family, values: SpecValues) -> ExpertSpec:
     count = values.integer("num_experts" if values.has("num_experts") else "num_local_experts")
     num_used = values.integer("num_experts_per_tok")
     if num_used > count:
         raise UnsupportedSpecError(f"{num_used} of {count} experts")
-    return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True))
+    shared = values.integer("shared_expert_intermediate_size") if family.shares_an_expert else 0
+    return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True), shared)
 
 
 def _activation(name: str, word: str) -> Activation:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inference.model.spec import Activation, QueryKeyNorm, Role
+from inference.model.spec import SHARED_MATRICES, Activation, QueryKeyNorm, Role
 
 Biases = Literal["never", "query_key_value", "query_key_value_as_configured", "as_configured"]
 Windows = Literal["none", "every_layer", "some_layers", "some_layers_if_asked"]
@@ -64,6 +64,7 @@ class Family:
         has_logit_softcap: Whether "final_logit_softcapping" counts.
         may_turn_partly: Whether "partial_rotary_factor" counts.
         has_experts: A mixture of experts in each layer.
+        shares_an_expert: All tokens use one expert more.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -91,6 +92,7 @@ class Family:
     has_logit_softcap: bool = False
     may_turn_partly: bool = False
     has_experts: bool = False
+    shares_an_expert: bool = False
     refused_flags: tuple[str, ...] = ()
 
     def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
@@ -118,6 +120,7 @@ class Family:
             (has_mlp_biases, ("gate_bias", "up_bias")),
             (True, ("down",)),
             (has_mlp_biases, ("down_bias",)),
+            (self.shares_an_expert, ("shared_router", *SHARED_MATRICES)),
             (self.has_post_norms, ("post_mlp_norm",)),
         ]
         return tuple(role for is_there, roles in parts if is_there for role in roles)
@@ -306,6 +309,14 @@ FAMILIES: dict[str, Family] = {
         attention_biases="never",
         windows="every_layer",
         has_experts=True,
+    ),
+    "qwen2_moe": Family(
+        "Qwen2MoeForCausalLM",
+        {**_DEFAULTS, "num_key_value_heads": 16},
+        attention_biases="query_key_value",
+        windows="some_layers_if_asked",
+        has_experts=True,
+        shares_an_expert=True,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",

@@ -49,6 +49,10 @@ _EXPERT_NAMES: dict[Role, str] = {
     "gate": "ffn_gate_exps",
     "up": "ffn_up_exps",
     "down": "ffn_down_exps",
+    "shared_router": "ffn_gate_inp_shexp",
+    "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp",
+    "shared_down": "ffn_down_shexp",
 }  # in GGUF files of all families; those of a layer are one tensor (E, rows, columns)
 
 
@@ -197,8 +201,8 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
 
 
 def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
-    num_rows, num_columns = spec.shape(key.role)
-    shape: tuple[int, ...] = (num_rows, num_columns)
-    if key.role != "router":
-        shape = (num_experts, num_rows // num_experts, num_columns)
+    shape = spec.shape(key.role)
+    num_rows = shape[0]
+    if key.role in ("gate", "up", "down"):
+        shape = (num_experts, num_rows // num_experts, *shape[1:])
     return WeightSource(f"blk.{key.layer}.{_EXPERT_NAMES[key.role]}.weight", shape, 0, num_rows)

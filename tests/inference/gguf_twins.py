@@ -87,11 +87,11 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
 TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
-    "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen3moe", "olmoe", "granitemoe",
+    "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe",
 ]  # fmt: skip
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
-    "command-r", "command-r-norms", "cohere2", "qwen2moe",
+    "command-r", "command-r-norms", "cohere2",
 ]  # fmt: skip
 
 EXTRA: dict[str, dict[str, object]] = {

@@ -179,6 +179,7 @@ class NativeModel:
             num_experts=spec.experts.count if spec.experts else 0,
             num_experts_used=spec.experts.num_used if spec.experts else 0,
             expert_weights_sum_to_one=bool(spec.experts and spec.experts.weights_sum_to_one),
+            shared_size=spec.experts.shared_size if spec.experts else 0,
             num_ropes=len(ropes),
             ropes=memory.structures(Rope, ropes),
             layers=memory.structures(Layer, layers),

@@ -1,5 +1,8 @@
 """Mixtures of experts: who is chosen, and that the kernels compute what torch does."""
 
+import threading
+import time
+from ctypes import c_int32
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from inference.model.decoder import TorchDecoder
 from inference.model.experts import choose_experts
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel as LoadedNative
-from inference.model.spec import ExpertSpec, ModelSpec, Role, WeightKey
+from inference.model.spec import SHARED_MATRICES, ExpertSpec, ModelSpec, Role, WeightKey
 from inference.model.step import Chunk
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import make_twin_module
@@ -27,6 +30,7 @@ from tests.inference.native_models import (
     kernels,
     run_chunked,
     run_step,
+    try_step,
     use_isa,
 )
 from tests.inference.tiny_decoders import make_decoder_runner, make_variant, spec_of
@@ -36,6 +40,8 @@ from tests.inference.tiny_models import run_chunked as run_torch
 LONG = make_tokens(300, seed=7)
 TABLE = [*range(20, 50), *range(18)]
 EXPERT_ROLES: tuple[Role, ...] = ("router", "gate", "up", "down")
+SHARED_ROLES: tuple[Role, ...] = ("shared_router", *SHARED_MATRICES)
+SHARING = ExpertSpec(4, 2, weights_sum_to_one=True, shared_size=96)
 MANY = ExpertSpec(40, 3, weights_sum_to_one=True)  # more products than go into one region
 
 
@@ -47,7 +53,7 @@ def make_spec(experts: ExpertSpec = MANY, *, mlp_size: int = 32) -> ModelSpec:
         hidden_size=64,
         num_heads=8,
         mlp_size=mlp_size,
-        layer_roles=(*roles, *EXPERT_ROLES),
+        layer_roles=(*roles, *EXPERT_ROLES, *(SHARED_ROLES if experts.shared_size else ())),
         experts=experts,
     )
 
@@ -83,8 +89,9 @@ def test_a_token_uses_the_likeliest_experts_by_their_probabilities() -> None:
         ExpertSpec(6, 2, weights_sum_to_one=False),
         ExpertSpec(5, 5, True),
         ExpertSpec(1, 1, False),
+        SHARING,
     ],
-    ids=["many", "unscaled", "all", "one"],
+    ids=["many", "unscaled", "all", "one", "shared"],
 )
 def test_kernels_compute_what_torch_does(isa: str, experts: ExpertSpec) -> None:
     use_isa(isa)
@@ -103,7 +110,7 @@ def test_a_token_gives_the_same_bits_whichever_tokens_share_its_experts(
     isa: str, kind: MatrixType
 ) -> None:
     use_isa(isa)
-    spec = make_spec(ExpertSpec(4, 2, weights_sum_to_one=True))  # many rows of each expert
+    spec = make_spec(SHARING)  # many rows of each expert
     model = NativeModel(spec, make_weights(spec), kind)
     runs = [
         run_chunked(
@@ -122,6 +129,31 @@ def test_rows_without_logits_change_nothing() -> None:
     every = run_step(model, model.new_kv("fp16"), [chunk])
     last = run_step(model, model.new_kv("fp16"), [Chunk(LONG[:50], 0, TABLE, needs_logits=True)])
     assert torch.equal(last[0], every[-1])
+
+
+@pytest.mark.parametrize("experts", [None, SHARING], ids=["dense", "experts"])
+def test_a_step_is_told_to_be_broken_off_or_is_whole_whenever_it_is_cancelled(
+    experts: ExpertSpec | None,
+) -> None:
+    """With one layer it is mostly in the last one."""
+    spec = replace(spec_of(make_variant("llama")), hidden_size=64, num_heads=8)
+    spec = make_spec(experts) if experts else spec
+    spec = replace(spec, layers=spec.layers[:1], mlp_size=1024)
+    model = NativeModel(spec, make_weights(spec))
+    chunk = Chunk(LONG, 0, TABLE, needs_logits=True, needs_all_logits=True)
+    began = time.perf_counter()
+    whole = run_step(model, model.new_kv("fp16"), [chunk])
+    took_s = time.perf_counter() - began
+    outcomes = set()
+    for part in range(40):
+        cancel = c_int32(0)
+        timer = threading.Timer(took_s * part / 40, lambda flag=cancel: setattr(flag, "value", 1))
+        timer.start()
+        logits = try_step(model, model.new_kv("fp16"), [chunk], cancel=cancel)
+        timer.join()
+        outcomes.add(logits is None)
+        assert logits is None or torch.equal(logits, whole)
+    assert True in outcomes
 
 
 def test_of_equally_likely_experts_the_first_ones_are_used() -> None:
@@ -153,6 +185,8 @@ def test_a_router_without_numbers_does_no_harm() -> None:
         {"num_experts": -1},
         {"num_experts_used": 0},
         {"num_experts_used": 41},
+        {"shared_size": 32},
+        {"shared_size": -1},
         {"num_experts": 0},  # then nothing may be used
         {"num_experts": 0, "num_experts_used": 0},  # and the matrices are too large
     ],
@@ -193,7 +227,7 @@ def test_experts_that_are_no_whole_panels_are_computed_by_torch(tmp_path: Path) 
 
 @needs_kernels
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
-@pytest.mark.parametrize("family", ["mixtral", "qwen3moe"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe"])
 def test_kernels_give_logits_of_quantised_experts(
     tmp_path: Path, family: str, quantization: str
 ) -> None:

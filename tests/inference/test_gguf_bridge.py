@@ -16,7 +16,9 @@ TABLE = [5, 6, 7, 9, 2, 1, 4]
 TOKENS = make_tokens(45)
 
 
-@pytest.mark.parametrize("family", [*BRIDGE_TWINS, "mixtral", "qwen3moe", "olmoe", "granitemoe"])
+@pytest.mark.parametrize(
+    "family", [*BRIDGE_TWINS, "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe"]
+)
 def test_loaded_model_gives_logits_of_the_original_over_blocks(tmp_path: Path, family: str) -> None:
     path = tmp_path / "twin.gguf"
     module = make_twin(family, path)

@@ -13,7 +13,7 @@ from inference.model.decoder_weights import DecoderWeights, read_weight, read_we
 from inference.model.gguf_families import FAMILIES as GGUF_FAMILIES
 from inference.model.gguf_families import MIXTRAL, OLMO3
 from inference.model.gguf_models import plan_model
-from inference.model.spec import ModelSpec, Role, WeightKey
+from inference.model.spec import SHARED_MATRICES, ModelSpec, Role, WeightKey
 from inference.model.spec_configs import spec_from_gguf
 from inference.model.spec_families import FAMILIES
 from inference.model.spec_weights import WeightSource, folder_sources, gguf_sources
@@ -27,7 +27,13 @@ from tests.inference.gguf_twins import (
 )
 from tests.inference.tiny_decoders import VARIANTS, TensorFile, make_variant, spec_of, weights_of
 
-EXPERT_ROLES = ("router", "gate", "up", "down")
+EXPERT_ROLES = ("router", "gate", "up", "down", "shared_router", *SHARED_MATRICES)
+
+_SHARED_ROLES: dict[str, Role] = {
+    "gate_proj": "shared_gate",
+    "up_proj": "shared_up",
+    "down_proj": "shared_down",
+}
 
 
 def test_every_family_of_the_decoder_can_be_read_from_gguf() -> None:
@@ -125,6 +131,11 @@ def experts_of(state: Mapping[str, Tensor], spec: ModelSpec) -> dict[WeightKey, 
             parts = {"down": tensor.flatten(0, 1)}
         elif name.endswith(("mlp.gate.weight", "router.weight")):
             parts = {"router": tensor}
+        elif name.endswith("shared_expert_gate.weight"):
+            parts = {"shared_router": tensor.squeeze(0)}
+        elif ".shared_expert." in name:
+            role: Role = _SHARED_ROLES[name.split(".")[-2]]
+            parts = {role: tensor}
         layer = int(name.split(".")[2]) if parts else None
         found |= {WeightKey(role, layer): part for role, part in parts.items()}
     return found

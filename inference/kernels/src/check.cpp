@@ -18,6 +18,10 @@ bool is_mlp(const qk_layer &layer, const qk_model &model) {
     if (layer.gate_bias || layer.up_bias || layer.down_bias) return false;
     if (!is_matrix(layer.router, experts, hidden)) return false;
   }
+  if (const int64_t shared = model.shared_size) {
+    if (!layer.shared_router || !is_matrix(layer.shared_gate, shared, hidden)) return false;
+    if (!is_matrix(layer.shared_up, shared, hidden) || !is_matrix(layer.shared_down, hidden, shared)) return false;
+  }
   return is_matrix(layer.gate, experts * size, hidden) && is_matrix(layer.up, experts * size, hidden) &&
          is_matrix(layer.down, experts * hidden, size);
 }
@@ -57,6 +61,7 @@ bool is_valid(const qk_model &model) {
   if (model.activation < QK_SILU || model.activation > QK_GELU_TANH) return false;
   if (model.query_key_norm < QK_QK_NORM_NONE || model.query_key_norm > QK_QK_NORM_WHOLE) return false;
   if (model.num_experts < 0 || model.num_experts_used < 0 || model.num_experts_used > model.num_experts) return false;
+  if (model.shared_size < 0 || (model.shared_size && !model.num_experts)) return false;
   if (model.num_experts &&
       (!model.num_experts_used || model.mlp_size % kPanelRows || model.hidden_size % kPanelRows)) {
     return false;

@@ -27,6 +27,15 @@ namespace {
 
 bool is_rounded(const qk_matrix &matrix) { return !is_float_type(matrix.type); }
 
+// An MLP of all rows: its weights, and where its numbers lie.
+struct Mlp {
+  const qk_matrix *gate, *up, *down;
+  const float *gate_bias, *up_bias;  // null: none
+  int32_t size;
+  float *gate_out, *up_out, *out;
+  void *inputs;
+};
+
 class Step {
  public:
   Step(qk_team &team, const qk_model &model, const qk_kv &kv, const qk_step &step)
@@ -57,7 +66,8 @@ class Step {
   void add_attention(const qk_layer &layer);
   void add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
   Routing route(const qk_layer &layer);
-  void activate_row(const qk_layer &layer, int32_t row);
+  void run_mlp(const Mlp &mlp);
+  void add_shared(const qk_layer &layer, int32_t row);
   void add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
   void add_and_norm(const float *bias, const float *post_norm, const float *next_norm, bool is_next_rounded,
                     int32_t row);
@@ -73,6 +83,9 @@ class Step {
   }
   bool is_rounded_after(int32_t layer) const {
     return is_last(layer) ? is_rounded(model_.head) : is_attention_rounded(model_.layers[layer + 1]);
+  }
+  static bool is_shared_rounded(const qk_layer &layer) {
+    return is_rounded(layer.shared_gate) || is_rounded(layer.shared_up);
   }
   static bool is_attention_rounded(const qk_layer &layer) {
     return is_rounded(layer.query) || is_rounded(layer.key) || is_rounded(layer.value);
@@ -116,6 +129,7 @@ int32_t Step::run() {
       add_mlp(model_.layers[layer], norm_after(layer), is_rounded_after(layer));
     }
   }
+  if (is_cancelled()) return QK_ERROR_CANCELLED;  // perhaps the last layer was left in its midst
   find_logits();
   return 0;
 }
@@ -253,37 +267,40 @@ void Step::add_attention(const qk_layer &layer) {
   const MatmulJob job = {&layer.output, &inputs, memory_.added, model_.hidden_size};
   matmul_many(team_, isa_, &job, 1);
   const bool is_next_rounded =
-      model_.num_experts ? is_rounded(layer.router) : is_rounded(layer.gate) || is_rounded(layer.up);
+      model_.num_experts ? is_rounded(layer.router) || (model_.shared_size && is_shared_rounded(layer))
+                         : is_rounded(layer.gate) || is_rounded(layer.up);
   for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
     add_and_norm(layer.output_bias, layer.post_attention_norm, layer.mlp_norm, is_next_rounded, row);
   });
 }
 
-void Step::add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
-  const int32_t size = model_.mlp_size;
+// From the normed rows to mlp.out.
+void Step::run_mlp(const Mlp &mlp) {
+  const int32_t size = mlp.size;
   const Inputs hidden = hidden_inputs();
-  const MatmulJob jobs[2] = {{&layer.gate, &hidden, memory_.gate, size}, {&layer.up, &hidden, memory_.up, size}};
+  const MatmulJob jobs[2] = {{mlp.gate, &hidden, mlp.gate_out, size}, {mlp.up, &hidden, mlp.up_out, size}};
   matmul_many(team_, isa_, jobs, 2);
-  const Inputs inputs = make_inputs(memory_.mlp_inputs, num_rows_, size, memory_.gate, size);
-  const bool is_down_rounded = is_rounded(layer.down);
+  const Inputs inputs = make_inputs(mlp.inputs, num_rows_, size, mlp.gate_out, size);
+  const bool is_down_rounded = is_rounded(*mlp.down);
   for_rows(team_, num_rows_, int64_t{size} * 4, [&](int32_t row) {
-    activate_row(layer, row);
+    float *gate = mlp.gate_out + int64_t{row} * size, *up = mlp.up_out + int64_t{row} * size;
+    if (mlp.gate_bias) kernels_.add_scaled(gate, mlp.gate_bias, 1.0f, size);
+    if (mlp.up_bias) kernels_.add_scaled(up, mlp.up_bias, 1.0f, size);
+    kernels_.activate(model_.activation, gate, up, size, gate);
     if (is_down_rounded) isa_.quantise_row(inputs, row);
   });
   if (is_cancelled()) return;  // the caller looks again
-  const MatmulJob job = {&layer.down, &inputs, memory_.added, model_.hidden_size};
+  const MatmulJob job = {mlp.down, &inputs, mlp.out, model_.hidden_size};
   matmul_many(team_, isa_, &job, 1);
+}
+
+void Step::add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
+  run_mlp({&layer.gate, &layer.up, &layer.down, layer.gate_bias, layer.up_bias, model_.mlp_size, memory_.gate,
+           memory_.up, memory_.added, memory_.mlp_inputs});
+  if (is_cancelled()) return;  // the caller looks again
   for_rows(team_, num_rows_, int64_t{model_.hidden_size} * 4, [&](int32_t row) {
     add_and_norm(layer.down_bias, layer.post_mlp_norm, next_norm, is_next_rounded, row);
   });
-}
-
-void Step::activate_row(const qk_layer &layer, int32_t row) {
-  const int32_t size = model_.mlp_size;
-  float *gate = memory_.gate + int64_t{row} * size, *up = memory_.up + int64_t{row} * size;
-  if (layer.gate_bias) kernels_.add_scaled(gate, layer.gate_bias, 1.0f, size);
-  if (layer.up_bias) kernels_.add_scaled(up, layer.up_bias, 1.0f, size);
-  kernels_.activate(model_.activation, gate, up, size, gate);
 }
 
 Routing Step::route(const qk_layer &layer) {
@@ -296,6 +313,15 @@ Routing Step::route(const qk_layer &layer) {
            [&](int32_t row) { routing.choose(row, memory_.router + int64_t{row} * num_experts); });
   routing.number_pairs();
   return routing;
+}
+
+// What the expert that all tokens share made of a row, times its weight.
+void Step::add_shared(const qk_layer &layer, int32_t row) {
+  const int64_t first = int64_t{row} * model_.hidden_size;
+  float logit = 0.0f;
+  for (int32_t i = 0; i < model_.hidden_size; ++i) logit += memory_.normed[first + i] * layer.shared_router[i];
+  const float weight = 1.0f / (1.0f + expf(-logit));
+  kernels_.add_scaled(memory_.added + first, memory_.shared + first, weight, model_.hidden_size);
 }
 
 // As add_mlp, with a row for each pair of token and expert where that has one for each token.
@@ -325,7 +351,8 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
   matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
   if (is_cancelled()) return;  // the caller looks again
   for_rows(team_, routing.num_pairs(), int64_t{size} * 4, [&](int32_t pair) {
-    activate_row(layer, pair);
+    float *gate = memory_.gate + int64_t{pair} * size;
+    kernels_.activate(model_.activation, gate, memory_.up + int64_t{pair} * size, size, gate);
     if (is_down_rounded) inner.round(isa_, pair);
   });
   matrices.clear();
@@ -336,6 +363,11 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
     jobs.push_back({&matrices.back(), &inner.of(group), y, hidden_size});
   }
   matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
+  if (model_.shared_size) {
+    run_mlp({&layer.shared_gate, &layer.shared_up, &layer.shared_down, nullptr, nullptr, model_.shared_size,
+             memory_.shared_gate, memory_.shared_up, memory_.shared, memory_.shared_inputs});
+  }
+  if (is_cancelled()) return;  // the caller looks again
   for_rows(team_, num_rows_, int64_t{hidden_size} * (2 + routing.num_used()), [&](int32_t row) {
     float *added = memory_.added + int64_t{row} * hidden_size;
     memset(added, 0, sizeof(float) * static_cast<size_t>(hidden_size));
@@ -343,6 +375,7 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
       const float *result = memory_.expert_x + int64_t{routing.pair_of(row, i)} * hidden_size;
       kernels_.add_scaled(added, result, routing.weight(row, i), hidden_size);
     }
+    if (model_.shared_size) add_shared(layer, row);
     add_and_norm(nullptr, layer.post_mlp_norm, next_norm, is_next_rounded, row);
   });
 }

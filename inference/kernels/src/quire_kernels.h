@@ -95,6 +95,8 @@ typedef struct {
   const float *key_norm;
   qk_matrix query, key, value, output, gate, up, down;  // with experts theirs, one after the other
   qk_matrix router;  // (experts, hidden)
+  const float *shared_router;  // (hidden): sigmoid of it is the weight of the expert that all tokens share
+  qk_matrix shared_gate, shared_up, shared_down;  // (shared, hidden), (shared, hidden), (hidden, shared)
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
   const float *key_centre;  // (kv_heads * head_dim), subtracted from keys once they are turned; null: none
   int32_t window;      // a token sees itself and window - 1 before it; 0: all
@@ -122,6 +124,7 @@ typedef struct {
   int32_t num_experts;      // of each layer, whose sizes then are multiples of the panel; 0: one MLP for all tokens
   int32_t num_experts_used; // of each token: those to which softmax of the router's results gives the largest weights
   int32_t expert_weights_sum_to_one;  // not 0: the weights of those that are used are divided by their sum
+  int32_t shared_size;      // width inside the expert that all tokens share; 0: none
   int32_t num_ropes;
   const qk_rope *ropes;
   const qk_layer *layers;

@@ -52,6 +52,11 @@ void take_all(Parts *parts, const qk_model &model, int32_t num_rows, size_t atte
   memory->expert_x = parts->floats(pairs, model.hidden_size);
   memory->expert_inputs = parts->bytes(group_inputs_bytes(model, num_rows, model.hidden_size));
   memory->mlp_inputs = parts->bytes(group_inputs_bytes(model, num_rows, model.mlp_size));
+  if (!model.shared_size) return;
+  memory->shared_gate = parts->floats(rows, model.shared_size);
+  memory->shared_up = parts->floats(rows, model.shared_size);
+  memory->shared = parts->floats(rows, model.hidden_size);
+  memory->shared_inputs = parts->bytes(inputs_bytes(num_rows, model.shared_size));
 }
 
 }  // namespace
