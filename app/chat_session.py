@@ -38,7 +38,13 @@ from app.messages import (
 from app.model_desk import ModelDesk, ModelEvent
 from app.search import SearchHit
 from app.sending import Sending
-from app.session_changes import CacheWasCleared, ModelState, SessionChange, StatsChanged
+from app.session_changes import (
+    CacheWasCleared,
+    ModelState,
+    SessionChange,
+    StatsChanged,
+    StorageFailed,
+)
 from app.settings import SettingsStore
 from app.shown_chat import ShownChat
 from app.storage import ConversationStore
@@ -85,6 +91,7 @@ class ChatSession:
         self._sending = Sending(self._shown, around)
         self.drafts = Drafts(around, self._sending)
         self._watch = ChatWatch(self._shown, around)
+        self._told_problem = ""
         self._chats = ChatList(self._shown, around, show_new=self.new_chat, show=self.open_chat)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
@@ -153,6 +160,7 @@ class ChatSession:
             return
         self._shown.desk.save_again()
         self.drafts.tell_problem()
+        self._tell_settings_problem()
         if self._chats.notice_others():
             self._watch.note()
         if not self._sending.is_busy:  # what is held belongs to the chat as it is
@@ -347,6 +355,14 @@ class ChatSession:
         self._store.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _tell_settings_problem(self) -> None:
+        """Once, until they can be saved again."""
+        self._settings.save_again()
+        told, self._told_problem = self._told_problem, self._settings.problem
+        if self._told_problem and not told:
+            hint = "As soon as that is mended, they are saved by themselves."
+            self._announcer.notify(StorageFailed(self._told_problem, hint))
 
     def _model_changed(self) -> None:
         self._sending.model_changed()

@@ -38,6 +38,11 @@ class Drafts:
             self._store.keep_draft(conversation_id, text)
         self.tell_problem()
 
+    @property
+    def is_all_stored(self) -> bool:
+        """Whether what is written could be stored; if not, closing loses it."""
+        return self._store.draft_problem is None
+
     def tell_problem(self) -> None:
         """Say that what is written cannot be stored: once, until it goes well again."""
         problem = self._store.draft_problem

@@ -246,12 +246,14 @@ class SettingsStore:
         path: The file.
         warnings: What was wrong with the file when it was read, in words for people.
         kept_as: Where the file is kept as it was then; None if nothing was wrong, or it could not be.
+        problem: Why the newest settings are not saved, in words for people; "" while all goes well.
     """
 
     def __init__(self, path: Path, *, delay_s: float = 0.3) -> None:
         self.path = path
         self.warnings: list[str] = []
         self.kept_as: Path | None = None
+        self.problem = ""
         self._delay_s = delay_s
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -285,6 +287,11 @@ class SettingsStore:
             self._timer = None
         self._save()
 
+    def save_again(self) -> None:
+        """Try again if they could not be saved; returns at once. To be called often."""
+        if self.problem:
+            self._save_later()
+
     def _save_later(self) -> None:
         if self._timer is not None:
             return  # it will take the newest values; a new thread for each would cost more
@@ -304,8 +311,11 @@ class SettingsStore:
             try:
                 write_atomically(self.path, text)
                 self._saved_text = text
+                self.problem = ""
             except OSError as error:
-                logger.error("Settings could not be saved: %s", error)
+                if not self.problem:
+                    logger.error("Settings could not be saved: %s", error)
+                self.problem = f"The settings could not be saved in {self.path}: {error.strerror}."
 
     def _read(self) -> Settings:
         try:

@@ -198,7 +198,12 @@ class Controller(QObject):
         window.width_dragged.connect(lambda width: self._settings.change(sidebar_width=width))
 
     def _may_close(self) -> bool:
-        return self._session.is_all_stored() or UnstoredDialog.ask(self._theme, self._window)
+        what = ""
+        if not self._session.is_all_stored():
+            what = "A reply"
+        elif not self._session.drafts.is_all_stored:
+            what = "What you have written and not sent"
+        return not what or UnstoredDialog.ask(self._theme, what, self._window)
 
     def _add_shortcuts(self) -> None:
         window = self._window

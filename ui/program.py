@@ -59,6 +59,7 @@ class Program(QObject):
         self.worker.event.connect(self._pacer.push)
         self.window = MainWindow(self.theme)
         self.window.first_painted.connect(warm_up_beside)
+        self.window.first_painted.connect(self._tell_settings_problem)  # its time begins then
         self.controller = Controller(
             self.session,
             self.settings,
@@ -72,6 +73,8 @@ class Program(QObject):
         """Show the window, the caret in the composer."""
         self.window.show()
         self.controller.chat.focus_composer()
+
+    def _tell_settings_problem(self) -> None:
         problem = settings_problem(self.settings)
         if problem:
             toast = self.window.chat.toast

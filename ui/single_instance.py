@@ -12,10 +12,11 @@ from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 logger = logging.getLogger(__name__)
 
-_RAISE = b"raise\n"
+_RAISE, _HERE = b"raise\n", b"here\n"
 _CONNECT_MS = 500
 _WAIT_MS = 100
 _MAX_WAITS = 30
+_ANSWER_MS = 5000
 
 
 class SingleInstance(QObject):
@@ -25,6 +26,9 @@ class SingleInstance(QObject):
         name: From `app.paths.Paths.socket_name`.
         parent: Owner.
 
+    Attributes:
+        is_answered: Whether the other process, if there is one, has said that it comes forward.
+
     Signals:
         raise_requested: Another start wants the window to come forward.
     """
@@ -33,6 +37,7 @@ class SingleInstance(QObject):
 
     def __init__(self, name: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self.is_answered = False
         self._name = name
         self._lock = QLockFile(QDir.temp().filePath(f"{name}.lock"))
         self._server = QLocalServer(self)
@@ -62,6 +67,8 @@ class SingleInstance(QObject):
             return False
         socket.write(_RAISE)
         socket.waitForBytesWritten(_CONNECT_MS)
+        # One that hangs accepts connections all the same: the system does that for it.
+        self.is_answered = socket.waitForReadyRead(_ANSWER_MS)
         socket.disconnectFromServer()
         return True
 
@@ -76,4 +83,5 @@ class SingleInstance(QObject):
         while self._server.hasPendingConnections():
             socket = self._server.nextPendingConnection()
             socket.disconnected.connect(socket.deleteLater)
+            socket.write(_HERE)
             self.raise_requested.emit()

@@ -61,14 +61,13 @@ def run(paths: Paths, *, model_path: Path | None = None) -> int:
         model_path: The model to open; None takes the last one, or the starter model.
 
     Returns:
-        The exit code; 0 as well when another Quire has the profile and came forward.
+        The exit code; 0 as well when another Quire has the profile and comes forward.
     """
     qInstallMessageHandler(_log_qt_message)
     application = make_application()
     instance = SingleInstance(paths.socket_name)
     if not instance.claim():
-        logger.info("This profile is open already; its window was asked to come forward")
-        return EXIT_OK
+        return _tell_other(instance)
     try:
         program = Program(application, paths)
     except StorageError as error:
@@ -127,6 +126,19 @@ def make_application() -> QApplication:
     application.setDesktopFileName("quire")
     load_fonts()
     return application
+
+
+def _tell_other(instance: SingleInstance) -> int:
+    """Another process has the profile: say what it does, and give the exit code."""
+    if instance.is_answered:
+        logger.info("This profile is open already; its window was asked to come forward")
+        complain("Quire is open already; its window comes forward.")
+        return EXIT_OK
+    logger.error("Another process has this profile and does not answer")
+    complain(
+        "Quire is open already, but does not answer. Wait a moment, or end it, and start again."
+    )
+    return EXIT_FAILED
 
 
 def _note_first_paint() -> None:

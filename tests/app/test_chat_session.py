@@ -896,3 +896,24 @@ def test_store_that_cannot_be_asked_is_not_complained_of_each_second(
     ready.session.notice_others()
     assert ready.changes == []
     ready.start()
+
+
+def test_settings_that_cannot_be_saved_are_told_once(
+    ready: Bench,
+) -> None:
+    settings = ready.settings
+    settings.path.unlink(missing_ok=True)
+    settings.path.mkdir()
+    settings.change(theme="dark")
+    settings.flush()
+    ready.take()
+    for _ in range(3):
+        ready.session.notice_others()
+    told = [change for change in ready.take() if isinstance(change, StorageFailed)]
+    assert len(told) == 1
+    assert "could not be saved" in told[0].message
+    settings.path.rmdir()
+    settings.flush()
+    ready.session.notice_others()
+    assert ready.take() == []
+    assert "dark" in settings.path.read_text()

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -314,8 +315,10 @@ def test_save_that_fails_is_logged_and_tried_again(
     store.change(theme="dark")
     store.flush()
     assert "Settings could not be saved" in caplog.text
+    assert store.problem.startswith(f"The settings could not be saved in {path}: ")
     path.rmdir()
     store.flush()
+    assert store.problem == ""
     assert make_store(tmp_path).value.theme == "dark"
 
 
@@ -357,3 +360,17 @@ def test_pipes_in_the_place_of_file_and_copy_are_not_waited_for(tmp_path: Path) 
     store = make_store(tmp_path)
     assert store.value == Settings()
     assert store.kept_as == tmp_path / "settings.json.bak-2"
+
+
+def test_save_that_failed_is_tried_again_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    store = SettingsStore(path, delay_s=0.0)
+    path.mkdir()
+    store.change(theme="dark")
+    store.flush()
+    path.rmdir()
+    store.save_again()
+    deadline = time.monotonic() + 10
+    while store.problem and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert make_store(tmp_path).value.theme == "dark"

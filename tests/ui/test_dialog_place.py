@@ -55,7 +55,9 @@ OPENERS: dict[str, Callable[[OpenWindow], object]] = {
     "link": lambda window: _shown(
         window, LinkDialog(window.program.theme, QUrl("https://x.org/" + "a" * 3000), window.window)
     ),
-    "unstored": lambda window: _shown(window, UnstoredDialog(window.program.theme, window.window)),
+    "unstored": lambda window: _shown(
+        window, UnstoredDialog(window.program.theme, "A reply", window.window)
+    ),
     "long": lambda window: _shown(
         window, ErrorDialog(window.program.theme, "T", "Long. " * 800, parent=window.window)
     ),

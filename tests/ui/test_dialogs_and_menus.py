@@ -1,15 +1,17 @@
 """Dialogs that tell, menus as they are painted, and what they lead to."""
 
+import sqlite3
 import sys
 from collections.abc import Callable
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QColor, QContextMenuEvent
+from PySide6.QtGui import QColor, QContextMenuEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QLabel, QToolTip, QWidget
 
 from app.conversation import Message
+from app.draft_writer import DraftWriter
 from app.errors import StorageError
 from app.reply_desk import IN_MEMORY
 from app.session_changes import StorageFailed
@@ -61,6 +63,28 @@ def test_model_without_a_template_can_go_on_as_plain_text(open_window: Opener) -
     assert window.engine.requests[-1].plain_text
 
 
+@pytest.mark.parametrize("theme", ["dark", "contrast"])
+def test_open_menu_takes_the_colours_of_another_theme(open_window: Opener, theme: str) -> None:
+    window = open_window()
+    window.controller.appearance.choose_theme("light")
+    menu = Menu(window.program.theme, "Test", window.window)
+    rows = [
+        menu.add("Rename", lambda: None, icon_name="pencil"),
+        menu.add("Delete", lambda: None, icon_name="trash-2", is_danger=True),
+        menu.add_menu("More", icon_name="settings").menuAction(),
+    ]
+    window.controller.appearance.choose_theme(theme)  # type: ignore[arg-type]
+    colors = window.program.theme.palette
+    for row, color in zip(rows, (colors.text_2, colors.danger, colors.text_2), strict=True):
+        assert darkest_or_brightest(row.icon().pixmap(32, 32).toImage()) == color.lower()
+
+
+def darkest_or_brightest(image: QImage) -> str:
+    """The colour of the pixel that is covered most."""
+    pixels = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
+    return max(pixels, key=lambda color: color.alpha()).name()
+
+
 def test_failure_to_store_is_told_in_a_toast(open_window: Opener) -> None:
     window = open_window()
     window.controller._follow(StorageFailed("The disk is full.", "Make room."))
@@ -97,7 +121,8 @@ def test_window_asks_before_it_closes_with_a_reply_in_memory_only(
     window.start_engine()
     asked: list[object] = []
 
-    def ask(cls: object, theme: object, parent: object) -> bool:
+    def ask(cls: object, theme: object, what: str, parent: object) -> bool:
+        assert what == "A reply"
         asked.append(parent)
         return is_wanted
 
@@ -117,11 +142,35 @@ def test_window_asks_before_it_closes_with_a_reply_in_memory_only(
         assert not window.window.isVisible()
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_window_with_a_draft_that_could_not_be_stored_closes_only_if_that_is_wanted(
+    open_window: Opener, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    window = open_window()
+    asked: list[str] = []
+
+    def ask(cls: object, theme: object, what: str, parent: object) -> bool:
+        asked.append(what)
+        return is_wanted
+
+    def refuse(writer: DraftWriter, taken: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(UnstoredDialog, "ask", classmethod(ask))
+    with monkeypatch.context() as patch:
+        patch.setattr(DraftWriter, "_write", refuse)
+        window.type("Do not lose this")
+        window.wait(lambda: not window.session.drafts.is_all_stored)
+        window.window.close()
+    assert asked == ["What you have written and not sent"]
+    assert window.window.isVisible() != is_wanted
+
+
 def test_dialog_of_an_unstored_reply_stays_unless_one_wants_to_close(
     open_window: Opener,
 ) -> None:
     window = open_window()
-    dialog = UnstoredDialog(window.program.theme, window.window)
+    dialog = UnstoredDialog(window.program.theme, "A reply", window.window)
     outcomes: list[int] = []
     dialog.finished.connect(outcomes.append)
     for name in ("Stay", "Close anyway"):

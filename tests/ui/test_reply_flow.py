@@ -102,6 +102,17 @@ def test_flow_block_of_another_kind_takes_the_place(qtbot):
     assert removed == [1, 1]
 
 
+def test_flow_shows_a_leaf_only_once_it_has_its_place(qtbot):
+    flow = make_flow(qtbot, "a")
+    flow.show()
+    qtbot.waitExposed(flow)
+    flow.show_blocks(parse("a\n\n```\nb\n```"), num_same=0, deadline=NO_DEADLINE)
+    assert [leaf.isVisible() for leaf in flow.leaves] == [True, False]
+    flow.layout_to(600)
+    assert [leaf.isVisible() for leaf in flow.leaves] == [True, True]
+    assert flow.leaves[1].y() > 0
+
+
 def test_flow_stops_when_time_is_up_and_goes_on(qtbot):
     flow = make_flow(qtbot, "")
     blocks = parse("a\n\nb\n\nc")

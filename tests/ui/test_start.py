@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def test_claim_lost_to_a_start_at_the_same_moment_waits_for_its_socket(
     first, second, third = (SingleInstance(_name(tmp_path), owner) for _ in range(3))
     assert first.claim()
     monkeypatch.setattr("ui.single_instance._WAIT_MS", 1)
+    monkeypatch.setattr("ui.single_instance._ANSWER_MS", 1)  # this thread is the other one's too
     asked = iter([False, False, True])  # nobody was there a moment ago
     monkeypatch.setattr(second, "_ask_other", lambda: next(asked))
     assert not second.claim()
@@ -44,8 +45,9 @@ def test_claim_lost_to_a_start_at_the_same_moment_waits_for_its_socket(
 
 
 def test_second_claim_fails_and_asks_the_first_to_come_forward(
-    qtbot: QtBot, tmp_path: Path
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ui.single_instance._ANSWER_MS", 1)
     owner = QObject()
     first = SingleInstance(_name(tmp_path), owner)
     second = SingleInstance(_name(tmp_path), owner)
@@ -91,26 +93,44 @@ def test_window_comes_forward_out_of_the_task_bar(open_window: Opener) -> None:
     assert window.window.isVisible()
 
 
-def test_second_start_of_the_program_ends_with_0_at_once(qtbot: QtBot, tmp_path: Path) -> None:
+@pytest.fixture
+def first(tmp_path: Path, qtbot: QtBot) -> Iterator[SingleInstance]:
+    """The claim of a first start."""
     paths = Paths(tmp_path)
     paths.prepare()
     owner = QObject()
-    first = SingleInstance(paths.socket_name, owner)
-    assert first.claim()
-    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "app", "--profile", str(tmp_path)],
+    instance = SingleInstance(paths.socket_name, owner)
+    assert instance.claim()
+    yield instance
+    instance.release()
+
+
+def start_second(profile: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "app", "--profile", str(profile)],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
         stderr=subprocess.PIPE,
     )
+
+
+def test_second_start_of_the_program_ends_with_0_at_once(
+    qtbot: QtBot, tmp_path: Path, first: SingleInstance
+) -> None:
+    process = start_second(tmp_path)
     with qtbot.waitSignal(first.raise_requested, timeout=60_000):
         pass
-    assert process.wait(60) == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    first.release()
+    qtbot.waitUntil(lambda: process.poll() is not None, timeout=60_000)
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert errors == b"quire: Quire is open already; its window comes forward.\n"
+
+
+def test_second_start_says_so_if_the_first_one_hangs(tmp_path: Path, first: SingleInstance) -> None:
+    process = start_second(tmp_path)
+    _, errors = process.communicate(timeout=60)  # the first one's events wait meanwhile
+    assert process.returncode == 1
+    assert errors.startswith(b"quire: Quire is open already, but does not answer.")
 
 
 NOT_BEFORE_PAINT = (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QLineEdit
 from shiboken6 import delete
@@ -14,6 +14,7 @@ from tests.app.fake_engine import FakeScript
 from tests.ui.open_window import OpenWindow
 from ui.controls.buttons import Button
 from ui.dialogs.preferences import PreferencesDialog
+from ui.look.field_look import FIELD_HEIGHT
 from ui.look.tokens import CONTRAST, DARK, LIGHT
 
 Opener = Callable[..., OpenWindow]
@@ -46,6 +47,7 @@ def test_settings_that_cannot_be_used_are_told_at_the_start(
     file.parent.mkdir()
     file.write_text("{", "utf-8")
     window = open_window(profile=file.parent)
+    window.wait(lambda: bool(window.chat.toast.text))  # with the first paint
     assert window.chat.toast.text == (
         f"Not all settings in {file} are used. The file is not JSON; all settings have their defaults."
         " The file as it was is kept as settings.json.bak."
@@ -237,3 +239,19 @@ def test_window_size_and_sidebar_are_as_they_were(open_window: Opener) -> None:
     assert (second.window.width(), second.window.height()) == (780, 560)
     second.window.resize(1000, 560)
     assert not second.sidebar.isVisible()
+
+
+@pytest.mark.parametrize("percent", [100, 150, 200])
+def test_field_for_the_title_is_as_high_as_other_fields_and_in_the_middle(
+    open_window: Opener, percent: int
+) -> None:
+    window = open_window(FakeScript(replies=["One."]))
+    window.start_engine()
+    window.say("Hello")
+    window.controller.appearance.choose_text_size(percent)
+    header = window.chat.header
+    header.edit_title()
+    window.wait(header._field.isVisible)
+    top = header._field.mapTo(header, QPoint(0, 0)).y()
+    assert header._field.height() == window.program.theme.px(FIELD_HEIGHT)
+    assert abs(top - (header.height() - top - header._field.height())) <= 1

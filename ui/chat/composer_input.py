@@ -152,7 +152,7 @@ class ComposerInput(QTextEdit):
             painter.setFont(self._theme.font("body"))
             painter.setPen(QColor(self._theme.palette.text_3))
             baseline = self._theme.line_height("body") * _BASELINE
-            painter.drawText(QPointF(0, baseline), self._hint)
+            painter.drawText(QPointF(_CARET_WIDTH, baseline), self._hint)  # beside the caret
             painter.end()
         super().paintEvent(event)
         if self.hasFocus() and self._is_caret_on and not self._is_composing:

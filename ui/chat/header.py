@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QStackedWidget, QWidget
 from ui.chat.model_button import ModelButton
 from ui.controls.buttons import IconButton
 from ui.controls.labels import ElidedLabel
-from ui.look.field_look import dress_field
+from ui.look.field_look import FIELD_HEIGHT, dress_field
 from ui.look.theme import Theme
 
 HEADER_HEIGHT = 52
@@ -65,7 +65,7 @@ class Header(QWidget):
         row.addWidget(self.sidebar_button)
         row.addWidget(self.new_chat_button)
         row.addSpacing(6)
-        row.addWidget(self._stack, 1)
+        row.addWidget(self._stack, 1, Qt.AlignmentFlag.AlignVCenter)
         row.addSpacing(12)
         row.addWidget(self.model_button)
         row.addSpacing(4)
@@ -121,6 +121,7 @@ class Header(QWidget):
 
     def _apply(self) -> None:
         self._field.setFont(self._theme.font("title"))
+        self._stack.setFixedHeight(self._theme.px(FIELD_HEIGHT))
         least = self.model_button.sizeHint().height() + 2 * _LEAST_GAP
         self.setFixedHeight(max(HEADER_HEIGHT, least))
         self.update()

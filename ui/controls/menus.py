@@ -22,7 +22,11 @@ class Menu(QMenu):
     def __init__(self, theme: Theme, title: str = "", parent: QWidget | None = None) -> None:
         super().__init__(title, parent)
         self._theme = theme
+        self._drawn: list[
+            tuple[QAction, str, bool]
+        ] = []  # with the icon's name, and whether in red
         self.setAccessibleName(title)
+        theme.changed.connect(self._draw_anew)
 
     def add(
         self,
@@ -46,11 +50,8 @@ class Menu(QMenu):
         """
         label = text.replace("&", "&&")
         action = self.addAction(f"{label}\t{native_keys(shortcut)}" if shortcut else label)
-        colors = self._theme.palette
         if icon_name:
-            action.setIcon(
-                icon(icon_name, colors.danger if is_danger else colors.text_2, self._theme.px(16))
-            )
+            self._draw(action, icon_name, is_danger=is_danger)
             action.setIconVisibleInMenu(True)
         action.setProperty("danger", is_danger)
         action.setEnabled(is_enabled)
@@ -93,9 +94,19 @@ class Menu(QMenu):
         if state:
             menu.menuAction().setText(f"{text}\t{state}".replace("&", "&&"))
         if icon_name:
-            menu.setIcon(icon(icon_name, self._theme.palette.text_2, self._theme.px(16)))
+            self._draw(menu.menuAction(), icon_name)
         self.addMenu(menu)
         return menu
+
+    def _draw(self, action: QAction, icon_name: str, *, is_danger: bool = False) -> None:
+        self._drawn.append((action, icon_name, is_danger))
+        self._draw_anew()
+
+    def _draw_anew(self) -> None:
+        """An icon is a picture in a colour: another theme needs others."""
+        colors, size = self._theme.palette, self._theme.px(16)
+        for action, name, is_danger in self._drawn:
+            action.setIcon(icon(name, colors.danger if is_danger else colors.text_2, size))
 
     def open_below(self, anchor: QWidget, *, align_right: bool = False) -> None:
         """Open under `anchor`, edges in line, without waiting for a choice."""

@@ -24,6 +24,7 @@ from ui.look.theme import Theme
 
 SHADOW_LEVEL = 3
 SHOWN_MS = 6000
+_MS_PER_CHAR = 60  # of a long text
 _RADIUS = 12
 _ICON = 18
 _ICON_LEFT = 14
@@ -33,7 +34,7 @@ _SLIDE_MS = 160
 
 
 class Toast(FocusGuest):
-    """One at a time; goes after six seconds, but stays while hovered or focused.
+    """One at a time; goes after six seconds, a long text later, but stays while hovered or focused.
 
     Signals:
         resized: It says something else, and wants to be placed anew.
@@ -94,6 +95,7 @@ class Toast(FocusGuest):
         self._action.updateGeometry()
         self.setAccessibleName(text)
         self._row.activate()
+        self._timer.setInterval(max(SHOWN_MS, _MS_PER_CHAR * len(text)))
         self._timer.start()
         self.show()
         self.raise_()

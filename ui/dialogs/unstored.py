@@ -1,4 +1,4 @@
-"""Asks before the window closes while a reply is in memory only. GUI thread."""
+"""Asks before the window closes while something is in memory only. GUI thread."""
 
 from PySide6.QtWidgets import QDialog, QWidget
 
@@ -7,21 +7,27 @@ from ui.look.theme import Theme
 
 
 class UnstoredDialog(Dialog):
-    """Says what would be lost, and how to keep it."""
+    """Says what would be lost, and how to keep it.
 
-    def __init__(self, theme: Theme, parent: QWidget | None) -> None:
+    Args:
+        theme: Colours and fonts.
+        what: Could not be stored; begins a sentence.
+        parent: The window.
+    """
+
+    def __init__(self, theme: Theme, what: str, parent: QWidget | None) -> None:
         super().__init__(theme, "Close without storing?", parent)
         self.add_text(
-            "A reply could not be stored and is in memory only: it is lost if Quire closes now. Free some "
-            "space on the disk, and it is stored by itself."
+            f"{what} could not be stored and is in memory only: it is lost if Quire closes now. Free "
+            "some space on the disk, and it is stored by itself."
         )
         self.add_button("Close anyway", "danger").clicked.connect(self.accept)
         self.add_button("Stay", "primary").clicked.connect(self.reject)
 
     @classmethod
-    def ask(cls, theme: Theme, parent: QWidget | None) -> bool:
+    def ask(cls, theme: Theme, what: str, parent: QWidget | None) -> bool:
         """Whether the person wants to close all the same."""
-        dialog = cls(theme, parent)
+        dialog = cls(theme, what, parent)
         is_wanted = dialog.exec() == QDialog.DialogCode.Accepted
         dialog.deleteLater()
         return is_wanted

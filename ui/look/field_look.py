@@ -22,12 +22,19 @@ QLineEdit, QPlainTextEdit[field="true"] {
 }
 QLineEdit { min-height: ${field_height}px; }
 QPlainTextEdit[field="true"] { padding: 6px 7px; }
+QLineEdit:hover, QPlainTextEdit[field="true"]:hover { border-color: $text_3; }
 QLineEdit:focus { border: ${focus}px solid $ring; padding: 0 ${focused_padding}px; }
 QPlainTextEdit[field="true"]:focus {
     border: ${focus}px solid $ring; padding: ${focused_area_y}px ${focused_area_x}px;
 }
 QLineEdit[invalid="true"] { border: 2px solid $danger; padding: 0 10px; }
 QPlainTextEdit[invalid="true"] { border: 2px solid $danger; padding: 5px 6px; }
+QLineEdit[invalid="true"]:focus {
+    border: ${invalid_focus}px solid $danger; padding: 0 ${invalid_padding}px;
+}
+QPlainTextEdit[invalid="true"]:focus {
+    border: ${invalid_focus}px solid $danger; padding: ${invalid_area_y}px ${invalid_area_x}px;
+}
 QLineEdit:disabled { background: $sunken; color: $disabled; border-color: $border_2; }
 QLineEdit[look="row"] {
     background: transparent; border-color: transparent; placeholder-text-color: $text_2;
@@ -78,4 +85,8 @@ def make_field_sheet(palette: Palette, *, field_height: int) -> str:
         focused_padding=12 - focus,
         focused_area_x=8 - focus,
         focused_area_y=7 - focus,
+        invalid_focus=focus + 1,  # it is told by the width alone, as the colour is taken
+        invalid_padding=11 - focus,
+        invalid_area_x=7 - focus,
+        invalid_area_y=6 - focus,
     )

@@ -100,7 +100,7 @@ class BlockFlow(QWidget):
         self.leaves.insert(index, leaf)
         self._blocks.insert(index, block)
         self._tops.insert(index, 0)
-        leaf.show()
+        leaf.hide()  # until it has its place: it might be painted over others before
 
     def _note_unfinished(self, leaf: Leaf) -> None:
         if not leaf.is_finished and leaf not in self._unfinished:
@@ -196,6 +196,7 @@ class BlockFlow(QWidget):
         self._tops[index] = top
         left = 0 if leaf.is_right_to_left else inset
         leaf.setGeometry(left, top, width, height)
+        leaf.show()
 
     def _inset(self, frames: tuple[Frame, ...]) -> int:
         return sum(self._frame_inset(frame) for frame in frames)
