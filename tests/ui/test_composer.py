@@ -139,6 +139,18 @@ def test_undo_after_typing_goes_back_to_the_given_text(composer: Composer) -> No
     assert composer.text == "given"
 
 
+@pytest.mark.parametrize(("percent", "is_kept"), [(100, True), (150, False)])
+def test_undo_is_kept_over_another_theme_but_not_over_another_text_size(
+    composer: Composer, percent: int, is_kept: bool
+) -> None:
+    theme = composer.input._theme
+    QTest.keyClicks(composer.input, "one")
+    theme.set_choice("dark")
+    theme.set_text_size(percent)
+    assert composer.input.document().isUndoAvailable() is is_kept
+    assert composer.input.wanted_height() == theme.line_height("body") + 2
+
+
 def _paste(composer: Composer, text: str) -> None:
     data = QMimeData()
     data.setText(text)

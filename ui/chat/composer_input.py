@@ -212,8 +212,12 @@ class ComposerInput(QTextEdit):
         self.document().clearUndoRedoStacks()
 
     def _apply(self) -> None:
-        self.setFont(self._theme.font("body"))
-        self.document().setDefaultFont(self._theme.font("body"))
+        self.viewport().update()
+        font = self._theme.font("body")
+        if font == self.document().defaultFont() and self._last_height:
+            return  # other colours alone: a long text is not laid out again, and can be undone
+        self.setFont(font)
+        self.document().setDefaultFont(font)
         self._set_line_height()
         self._last_height = 0
         self._size_changed()
