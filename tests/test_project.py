@@ -97,6 +97,14 @@ def test_shipped_fonts_and_icons_have_their_licences() -> None:
     assert all("Copyright" in text and len(text) > 500 for text in licences.values())
 
 
+def test_every_library_that_is_used_is_told_with_its_licence() -> None:
+    text = (ROOT / "resources" / "libraries.txt").read_text(encoding="utf-8")
+    told = {
+        canonical(line.split()[0]) for line in text.splitlines() if re.match(r"  \w.*\s{2}", line)
+    }
+    assert told == set(read_requirements())
+
+
 def test_licence_of_the_project_is_apache_2() -> None:
     first_lines = (ROOT / "LICENSE").read_text(encoding="utf-8").split("\n", 3)
 

@@ -218,11 +218,12 @@ def test_about_shows_version_places_and_each_licence(open_window: Opener) -> Non
     dialog = window.controller.dialog
     assert isinstance(dialog, AboutDialog)
     seen = [dialog.text.toPlainText()]
-    for _ in range(2):
+    for _ in range(3):
         QTest.keyClick(dialog.chooser, Qt.Key.Key_Right)
         seen.append(dialog.text.toPlainText())
-    assert len(set(seen)) == 3
-    assert "ISC License" in seen[2]
+    assert len(set(seen)) == 4
+    assert "GNU LGPL 3.0" in seen[0]
+    assert "ISC License" in seen[3]
 
 
 @pytest.mark.parametrize("can_blend", [True, False])

@@ -1,4 +1,4 @@
-"""Version, places of files, and the licences of what ships with Quire. GUI thread."""
+"""Version, places of files, and the licences of what ships with Quire and of what it uses. GUI thread."""
 
 import platform
 from pathlib import Path
@@ -14,9 +14,10 @@ from ui.look.theme import Theme
 
 _WIDTH = 560
 _WORKS = (
-    ("Inter-OFL.txt", "Inter"),
-    ("JetBrainsMono-OFL.txt", "JetBrains Mono"),
-    ("Lucide-ISC.txt", "Lucide"),
+    ("libraries.txt", "Libraries"),
+    ("licences/Inter-OFL.txt", "Inter"),
+    ("licences/JetBrainsMono-OFL.txt", "JetBrains Mono"),
+    ("licences/Lucide-ISC.txt", "Lucide"),
 )
 
 
@@ -61,6 +62,6 @@ class AboutDialog(Dialog):
         self.add_button("Close", is_first=True).clicked.connect(self.accept)
         self._show(self.chooser.key)
 
-    def _show(self, file_name: str) -> None:
-        text = resources.path("licences", file_name).read_text(encoding="utf-8")
+    def _show(self, place: str) -> None:
+        text = resources.path(*place.split("/")).read_text(encoding="utf-8")
         self.text.setPlainText(text)
