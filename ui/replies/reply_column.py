@@ -132,7 +132,7 @@ class MessageColumn(QScrollArea):
             words: As they were searched for; without any of them the message's beginning is shown.
         """
         self._follows_end, self._kept = False, None
-        self._sought = SoughtWords(message_id, tuple(words))
+        self._sought = SoughtWords(message_id, words)
         self._pacer.flush()
 
     @property
