@@ -34,7 +34,7 @@ from inference.model.kv_wish import KvWish
 from inference.model.loader import LoadedModel, load_model
 from inference.request import LoadProgress
 from inference.scheduler import Scheduler
-from inference.speculation.calibration import measure_steps
+from inference.speculation.calibration import USUAL_DEAREST, measure_steps
 from inference.speculation.costs import StepCosts
 from inference.speculation.speculator import Speculator
 from inference.step_pace import StepPace, usual_step_tokens
@@ -65,6 +65,7 @@ class EngineParts:
         config: What the caller wanted.
         device: Where the logits are.
         info: For people.
+        has_experts: Whether a token is computed by a part of the weights.
     """
 
     runner: Runner
@@ -79,6 +80,7 @@ class EngineParts:
     config: EngineConfig
     device: str
     info: ModelInfo
+    has_experts: bool = False
 
 
 def load_parts(
@@ -126,7 +128,7 @@ def load_parts(
     attention, reason = _choose_attention(model, config)
     kv = make_kv(model, loaded, attention, config, device, weights, _last_stretch(on_progress))
     runner = model.make_runner(kv.tensors, attention)
-    _verify(loaded, model, runner, path)
+    _verify(loaded, model, runner, attention, path)
     has_paged_kernel = isinstance(attention, PagedAttention)
     most = config.prefill_chunk_tokens or usual_step_tokens(
         model.device.type, has_paged_kernel=has_paged_kernel
@@ -162,6 +164,7 @@ def load_parts(
         config=config,
         device=device,
         info=info,
+        has_experts=loaded.has_experts,
     )
     calibrate_guessing(parts)
     load_ms = (time.perf_counter() - began) * 1000
@@ -177,7 +180,8 @@ def calibrate_guessing(parts: EngineParts) -> None:
     guesses = parts.speculator
     if guesses.is_on and not guesses.is_calibrated and not parts.scheduler.has_work:
         num_threads = torch.get_num_threads()
-        guesses.calibrate(measure_steps(parts.runner, parts.kv))
+        dearest = 1.0 if parts.has_experts else USUAL_DEAREST
+        guesses.calibrate(measure_steps(parts.runner, parts.kv, dearest=dearest))
         torch.set_num_threads(num_threads)  # a runner sets its own for each step
 
 
@@ -206,12 +210,28 @@ def _describe_kernels(model: LanguageModel) -> str:
     return model.kernels
 
 
-def _verify(loaded: LoadedModel, model: LanguageModel, runner: Runner, path: Path) -> None:
+def _verify(
+    loaded: LoadedModel,
+    model: LanguageModel,
+    runner: Runner,
+    attention: AttentionBackend,
+    path: Path,
+) -> None:
     if model.path_name == "bridge":
         from inference.model.bridge import TransformersBridge
-        from inference.model.verification import verify_unless_tested
+        from inference.model.verification import VERIFIED_TOKENS, verify_unless_tested
 
         assert isinstance(model, TransformersBridge)
+        if model.device.type == "cpu":
+            # Over blocks that round nothing: else a mixture may choose other experts, and seem to differ.
+            tensors = KvTensors(
+                model.geometry,
+                num_blocks=-(-VERIFIED_TOKENS // attention.block_size),
+                block_size=attention.block_size,
+                scheme=find_scheme("fp32", torch.float32),
+                device=model.device,
+            )
+            runner = model.make_runner(tensors, attention)
         verify_unless_tested(loaded.architecture, model, runner, path)
 
 

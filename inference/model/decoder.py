@@ -26,7 +26,14 @@ from inference.model.linear import FastLinear, use_fast_linear
 from inference.model.norms import norm_weight, rms_norm
 from inference.model.rotary import Rotary, Turns
 from inference.model.runner import ModelRunner
-from inference.model.spec import BIAS_OF, SHARED_MATRICES, ModelSpec, Role, WeightKey
+from inference.model.spec import (
+    BIAS_OF,
+    EXPERT_MATRICES,
+    SHARED_MATRICES,
+    ModelSpec,
+    Role,
+    WeightKey,
+)
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
@@ -34,7 +41,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
 }
-_EXPERT_ROLES: tuple[Role, ...] = ("gate", "up", "down")
 
 
 class StepBlocks:
@@ -237,7 +243,7 @@ class _Layer:
         linears: dict[Role, Linear] = {}
         for role, bias in BIAS_OF.items():
             key = WeightKey(role, index)
-            if spec.experts is not None and role in _EXPERT_ROLES:
+            if spec.experts is not None and role in EXPERT_MATRICES:
                 continue
             if key in ready:
                 linears[role] = ready[key]
@@ -262,7 +268,7 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
     if spec.experts is None:
         return None
     router, gate, up, down = (
-        weights[WeightKey(role, index)] for role in ("router", *_EXPERT_ROLES)
+        weights[WeightKey(role, index)] for role in ("router", *EXPERT_MATRICES)
     )
     shared = None
     if spec.experts.shared_size:

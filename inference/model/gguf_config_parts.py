@@ -12,6 +12,7 @@ from inference.model.size_limits import MAX_EXPERTS, MAX_HEAD_SIZE, MAX_HEADS, M
 ConfigValues = dict[str, object]
 ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 
+_SOFTMAX = 1  # among llama.cpp's ways to weigh experts
 LONGROPE_TENSOR = "rope_factors_long.weight"
 _WITH_TWO_BASES = "gemma3"
 
@@ -60,12 +61,26 @@ def expert_config(meta: GgufMetadata, count_key: str = "num_experts") -> ConfigV
         ModelFileError, UnsupportedModelError: As `plain_config`.
     """
     count = meta.integer("expert_count", within=(1, MAX_EXPERTS))
+    _refuse_other_choices(meta)
     return {
         **_base_config(meta, turns_partly=False),
         **_rms_norms(meta),
         count_key: count,
         "num_experts_per_tok": meta.integer("expert_used_count", within=(1, count)),
     }
+
+
+def _refuse_other_choices(meta: GgufMetadata) -> None:
+    """Experts that are chosen or weighed otherwise than by softmax over all of them."""
+    for key, usual in (
+        ("expert_group_count", (0, 1)),
+        ("expert_gating_func", (0, _SOFTMAX)),
+        ("expert_weights_scale", (0, 1)),
+    ):
+        if (meta.optional_number(key) or 0) not in usual:
+            raise meta.unsupported(
+                f"Experts with the option '{meta.architecture}.{key}', which Quire cannot run."
+            )
 
 
 def _refuse_experts(meta: GgufMetadata) -> None:

@@ -58,6 +58,7 @@ class LoadedModel:
             on the device.
         converted: Which of the file's types became others because nothing computes with them, for
             people; empty if none did.
+        has_experts: Whether a token is computed by a part of the weights, as far as is known.
     """
 
     model: "nn.Module | LanguageModel"
@@ -72,6 +73,7 @@ class LoadedModel:
     fingerprint: bytes
     placement: str = ""
     converted: str = ""
+    has_experts: bool = False
 
     @property
     def module(self) -> nn.Module:
@@ -192,6 +194,7 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
             fingerprint=source.fingerprint + made.arithmetic.encode(),
             placement=made.placement,
             converted=made.converted,
+            has_experts=made.has_experts,
         )
 
 
@@ -239,6 +242,7 @@ def _load_folder(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Load
         fingerprint=source.fingerprint + made.arithmetic.encode(),
         placement=made.placement,
         converted=made.converted,
+        has_experts=made.has_experts,
     )
 
 

@@ -107,6 +107,11 @@ class MadeModel:
     placement: str = ""
     converted: str = ""
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether a token is computed by a part of the weights, as far as is known."""
+        return self.spec is not None and self.spec.experts is not None
+
 
 def make_model(source: ModelSource, wish: Wish, reporter: LoadReporter) -> MadeModel:
     """Load the weights for the best way to compute them, or the one that is wished for.

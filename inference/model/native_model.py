@@ -21,14 +21,21 @@ from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
 from inference.model.key_centres import key_centres
 from inference.model.packed_weights import PackedWeights
-from inference.model.spec import SHARED_MATRICES, ModelSpec, Role, RopeSpec, WeightKey
+from inference.model.spec import (
+    EXPERT_MATRICES,
+    SHARED_MATRICES,
+    ModelSpec,
+    Role,
+    RopeSpec,
+    WeightKey,
+)
 from inference.model.step import Chunk, lay_out
 
 _MATRICES: tuple[Role, ...] = (
-    *("query", "key", "value", "output", "router", "gate", "up", "down"),
+    *("query", "key", "value", "output", "router"),
+    *EXPERT_MATRICES,
     *SHARED_MATRICES,
 )
-_OF_EXPERTS = ("gate", "up", "down")
 _KV_SCHEMES = {
     "fp32": c.KvScheme.F32,
     "fp16": c.KvScheme.F16,
@@ -144,7 +151,7 @@ class NativeModel:
         """Of the weights that a step reads, those of the head."""
         used = self._experts.num_used / self._experts.count if self._experts else 1.0
         read = [
-            matrix.data.nbytes * (used if key.role in _OF_EXPERTS else 1.0)
+            matrix.data.nbytes * (used if key.role in EXPERT_MATRICES else 1.0)
             for key, matrix in self._weights.matrices.items()
             if key.role != "embedding"
         ]

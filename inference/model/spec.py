@@ -43,6 +43,7 @@ BIAS_OF: dict[Role, Role] = {
     "down": "down_bias",
 }  # of each matrix of a layer
 
+EXPERT_MATRICES: tuple[Role, ...] = ("gate", "up", "down")
 SHARED_MATRICES: tuple[Role, ...] = ("shared_gate", "shared_up", "shared_down")
 
 

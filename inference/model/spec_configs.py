@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from inference.model.size_limits import MAX_HEAD_SIZE, MAX_LAYERS
+from inference.model.size_limits import MAX_HEAD_SIZE, MAX_INT, MAX_LAYERS
 from inference.model.spec import (
     Activation,
     ExpertSpec,
@@ -99,7 +99,7 @@ def _build(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        mlp_size=values.integer(_EXPERT_SIZE if values.has(_EXPERT_SIZE) else "intermediate_size"),
+        mlp_size=_mlp_size(values),
         layers=tuple(LayerSpec(*layer) for layer in zip(windows, rope_indexes, strict=True)),
         layer_roles=family.layer_roles(
             attention_bias=values.flag("attention_bias", False),
@@ -133,11 +133,17 @@ def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSp
     )
 
 
+def _mlp_size(values: SpecValues) -> int:
+    return values.integer(_EXPERT_SIZE if values.has(_EXPERT_SIZE) else "intermediate_size")
+
+
 def _experts(family: Family, values: SpecValues) -> ExpertSpec:
     count = values.integer("num_experts" if values.has("num_experts") else "num_local_experts")
     num_used = values.integer("num_experts_per_tok")
     if num_used > count:
         raise UnsupportedSpecError(f"{num_used} of {count} experts")
+    if count * max(values.integer("hidden_size"), _mlp_size(values)) > MAX_INT:
+        raise UnsupportedSpecError(f"{count} experts of that size")
     shared = values.integer("shared_expert_intermediate_size") if family.shares_an_expert else 0
     return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True), shared)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inference.model.gguf_models import GgufPlan
-from inference.model.spec import ModelSpec, Role, WeightKey
+from inference.model.spec import EXPERT_MATRICES, ModelSpec, Role, WeightKey
 from inference.model.spec_families import FAMILIES, Fused
 
 _MODEL_NAMES: dict[Role, str] = {
@@ -203,6 +203,6 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
 def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
     shape = spec.shape(key.role)
     num_rows = shape[0]
-    if key.role in ("gate", "up", "down"):
+    if key.role in EXPERT_MATRICES:
         shape = (num_experts, num_rows // num_experts, *shape[1:])
     return WeightSource(f"blk.{key.layer}.{_EXPERT_NAMES[key.role]}.weight", shape, 0, num_rows)

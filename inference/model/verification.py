@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 TESTED_ARCHITECTURES = frozenset(
     {"llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "olmo2", "gemma2", "gemma3"}
 )
-_NUM_TOKENS = 12
+VERIFIED_TOKENS = 12
 _FIRST_CHUNK = 7
 # Largest difference of logits, as a share of their range.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
@@ -69,19 +69,19 @@ def verify_unless_tested(
 
 def _largest_error(bridge: TransformersBridge, runner: Runner) -> float:
     """The largest difference of logits, as a share of the range of the model's own."""
-    token_ids = [1 + 7 * index % (bridge.vocab_size - 1) for index in range(_NUM_TOKENS)]
+    token_ids = [1 + 7 * index % (bridge.vocab_size - 1) for index in range(VERIFIED_TOKENS)]
     bridge.select_attention("eager")
     try:
         with torch.inference_mode():
             expected = bridge.forward_alone(torch.tensor([token_ids], device=runner.device))
     finally:
         bridge.select_attention(ATTENTION_NAME)
-    expected = expected[[_FIRST_CHUNK - 1, _NUM_TOKENS - 1]]
+    expected = expected[[_FIRST_CHUNK - 1, VERIFIED_TOKENS - 1]]
     size = runner.kv.block_size
-    table = list(range(-(-_NUM_TOKENS // size)))
+    table = list(range(-(-VERIFIED_TOKENS // size)))
     rows = [
         runner.run([Chunk(token_ids[low:high], low, table, needs_logits=True)])
-        for low, high in ((0, _FIRST_CHUNK), (_FIRST_CHUNK, _NUM_TOKENS))
+        for low, high in ((0, _FIRST_CHUNK), (_FIRST_CHUNK, VERIFIED_TOKENS))
     ]
     difference = (torch.cat(rows) - expected).abs().max()
     return float(difference / (expected.max() - expected.min()))

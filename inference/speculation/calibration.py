@@ -8,6 +8,7 @@ from inference.kv_cache.manager import KvCacheManager
 from inference.model.base import Runner
 from inference.model.step import Chunk
 
+USUAL_DEAREST = 0.5
 BUDGET_MS = 150.0
 """For all of it: a large model is measured at few numbers of rows only, and then while it replies."""
 _LEAST = frozenset((1, 4))
@@ -23,6 +24,7 @@ def measure_steps(
     *,
     clock: Callable[[], float] = time.perf_counter,
     budget_ms: float = BUDGET_MS,
+    dearest: float = USUAL_DEAREST,
 ) -> dict[int, float]:
     """Run steps of one sequence with 1 to 16 rows, all with logits, in blocks that nobody uses.
 
@@ -31,11 +33,13 @@ def measure_steps(
         kv: Lends the blocks; nothing that is cached is lost for them.
         clock: Seconds, never falling.
         budget_ms: No step is begun after so long, but for one of each of `_LEAST`.
+        dearest: What a further row costs at most, as a part of the first: all of it with experts, as each
+            row may have others.
 
     Returns:
         Milliseconds, the least of some rounds, by number of rows; empty if there is no room. What other
-        programs took of a step is no part of its cost: half as long as so many steps of one row is the
-        most that is believed. What is really dearer shows while guesses are verified.
+        programs took of a step is no part of its cost: no further row is believed to cost more than
+        `dearest`. What is really dearer shows while guesses are verified.
     """
     began = clock()
     table: list[int] = []
@@ -57,7 +61,8 @@ def measure_steps(
         kv.release(table)
         runner.kv.discard(touched)  # a chat that is never begun takes no memory
     return {
-        num_rows: min(ms, found[1] * (1 + (num_rows - 1) / 2)) for num_rows, ms in found.items()
+        num_rows: min(ms, found[1] * (1 + (num_rows - 1) * dearest))
+        for num_rows, ms in found.items()
     }
 
 

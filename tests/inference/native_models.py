@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_int32, c_void_p
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from inference.kv_cache.schemes import LayerGeometry, find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.decoder_weights import read_weights
 from inference.model.key_centres import key_centres
-from inference.model.spec import ModelSpec, WeightKey
+from inference.model.spec import ModelSpec, Role, WeightKey
 from inference.model.step import Chunk, lay_out
 from tests.inference.tiny_decoders import weights_of
 from tests.inference.tiny_models import fill_with_garbage
@@ -139,7 +139,9 @@ class NativeModel:
         spec: ModelSpec,
         weights: Mapping[WeightKey, Tensor],
         kind: MatrixType = MatrixType.F32,
+        kinds: Mapping[Role, MatrixType] | None = None,
     ) -> None:
+        """All matrices are of one kind, but for some roles."""
         self.spec = spec
         self._memory = memory = Memory()
         layers = [
@@ -148,7 +150,7 @@ class NativeModel:
                 {role: weights[WeightKey(role, index)] for role in spec.layer_roles},
                 spec.layers[index].window,
                 spec.layers[index].rope_index,
-                kind,
+                lambda role: (kinds or {}).get(role, kind),
             )
             for index in range(spec.num_layers)
         ]
@@ -369,13 +371,13 @@ def store(
 
 def _layer(
     memory: Memory,
-    weights: Mapping[str, Tensor],
+    weights: Mapping[Role, Tensor],
     window: int | None,
     rope_index: int,
-    kind: MatrixType,
+    kind_of: Callable[[Role], MatrixType],
 ) -> Layer:
     layer = Layer(window=window or 0, rope_index=rope_index)
     for role, weight in weights.items():
-        value = pack(memory, weight, kind) if weight.dim() == 2 else memory.floats(weight)
+        value = pack(memory, weight, kind_of(role)) if weight.dim() == 2 else memory.floats(weight)
         setattr(layer, role, value)
     return layer

@@ -31,6 +31,24 @@ def test_what_a_further_row_costs_is_measured_however_slow_a_model_is(
     assert found.keys() == rows
 
 
+@pytest.mark.parametrize(("dearest", "most"), [(0.5, 2.5), (1.0, 4.0)])
+def test_what_others_took_of_a_step_is_no_cost_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch, dearest: float, most: float
+) -> None:
+    parts, now = make_parts(), 0.0
+
+    def run(_runner: object, _table: object, ids: list[int]) -> int:
+        nonlocal now
+        now += 0.001 if len(ids) == 1 else 1.0
+        return 260
+
+    monkeypatch.setattr(calibration, "_run", run)
+    found = measure_steps(
+        parts.runner, parts.kv, clock=lambda: now, budget_ms=10.0, dearest=dearest
+    )
+    assert found[4] == pytest.approx(most * found[1])
+
+
 def test_rows_are_measured_with_tokens_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = make_parts()
     seen: list[list[int]] = []

@@ -1,7 +1,9 @@
 """Mixtures of experts: who is chosen, and that the kernels compute what torch does."""
 
+import ctypes
 import threading
 import time
+from collections.abc import Mapping
 from ctypes import c_int32
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.config import BackendName
+from inference.config import BackendName, EngineConfig
+from inference.engine import Engine
 from inference.errors import UnsupportedModelError
 from inference.kernels.library import PANEL, KernelError
-from inference.kernels.structures import MatrixType
+from inference.kernels.structures import Layer, MatrixType
 from inference.model import model_paths
 from inference.model.decoder import TorchDecoder
 from inference.model.experts import choose_experts
@@ -24,6 +27,7 @@ from inference.model.step import Chunk
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import make_twin_module
 from tests.inference.loaded_models import logits_of, needs_kernels
+from tests.inference.model_folders import write_folder
 from tests.inference.native_models import (
     ISAS,
     NativeModel,
@@ -66,9 +70,13 @@ def make_weights(spec: ModelSpec) -> dict[WeightKey, Tensor]:
     }
 
 
-def run_first(spec: ModelSpec, weights: dict[WeightKey, Tensor]) -> Tensor:
+def run_first(
+    spec: ModelSpec,
+    weights: dict[WeightKey, Tensor],
+    kinds: Mapping[Role, MatrixType] | None = None,
+) -> Tensor:
     """The logits after a few tokens, computed by the kernels."""
-    model = NativeModel(spec, weights)
+    model = NativeModel(spec, weights, kinds=kinds)
     return run_step(model, model.new_kv("fp32"), [Chunk(LONG[:9], 0, TABLE, needs_logits=True)])
 
 
@@ -122,6 +130,43 @@ def test_a_token_gives_the_same_bits_whichever_tokens_share_its_experts(
     assert all(torch.equal(run, runs[0]) for run in runs[1:])
 
 
+@pytest.mark.parametrize(
+    "quantised", [("up",), ("down",), ("gate", "down"), ("router",), SHARED_MATRICES[1:]]
+)
+def test_matrices_of_a_layer_may_be_of_different_kinds(quantised: tuple[Role, ...]) -> None:
+    weights = make_weights(spec := make_spec(SHARING))
+    if "router" in quantised:  # nobody else is chosen for a rounded router
+        for index in range(spec.num_layers):
+            weights[WeightKey("router", index)] *= 20
+    exact, mixed = (
+        run_first(spec, weights, kinds) for kinds in ({}, dict.fromkeys(quantised, MatrixType.Q8_0))
+    )
+    share = float((mixed - exact).abs().max() / exact.abs().max())
+    assert 1e-5 < share < 0.05
+
+
+def test_norms_behind_experts_are_applied() -> None:
+    spec = make_spec(SHARING)
+    spec = replace(spec, layer_roles=(*spec.layer_roles, "post_mlp_norm"))
+    weights = make_weights(spec)
+    expected = run_torch(
+        make_decoder_runner(TorchDecoder(spec, weights), num_blocks=64),
+        LONG[:9],
+        TABLE,
+        chunk_tokens=9,
+    )
+    torch.testing.assert_close(run_first(spec, weights), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_choice_is_made_in_float32_whatever_is_computed_in() -> None:
+    logits = torch.tensor(
+        [[3.0, 2.984375, 1.0]], dtype=torch.bfloat16
+    )  # bfloat16's softmax cannot tell them apart
+    weights, _ = choose_experts(logits, ExpertSpec(3, 2, weights_sum_to_one=False))
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights[0], logits[0].float().softmax(0)[:2])
+
+
 def test_rows_without_logits_change_nothing() -> None:
     spec = make_spec()
     model = NativeModel(spec, make_weights(spec))
@@ -171,10 +216,12 @@ def test_of_equally_likely_experts_the_first_ones_are_used() -> None:
         assert torch.equal(run_first(spec, others), logits) is not is_used
 
 
-def test_a_router_without_numbers_does_no_harm() -> None:
-    spec = make_spec(ExpertSpec(4, 2, weights_sum_to_one=True))
+@pytest.mark.parametrize("rows", [slice(None), slice(3, 4)], ids=["all", "one"])
+@pytest.mark.parametrize("experts", [SHARING, ExpertSpec(4, 2, weights_sum_to_one=False)])
+def test_a_router_without_numbers_is_not_passed_over(experts: ExpertSpec, rows: slice) -> None:
+    spec = make_spec(experts)
     weights = make_weights(spec)
-    weights[WeightKey("router", 1)].fill_(torch.nan)
+    weights[WeightKey("router", 1)][rows] = torch.nan
     assert run_first(spec, weights).isnan().all()
 
 
@@ -200,22 +247,46 @@ def test_numbers_of_experts_that_cannot_be_are_refused(changes: dict[str, int]) 
         run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
 
 
-def test_experts_that_are_no_whole_panels_are_refused_by_the_kernels() -> None:
-    spec = make_spec(mlp_size=24)
+@pytest.mark.parametrize("role", ["router", "gate", "up", "down", *SHARED_MATRICES])
+def test_matrices_of_another_size_are_refused(role: str) -> None:
+    spec = make_spec(SHARING)
+    model = NativeModel(spec, make_weights(spec))
+    layers = ctypes.cast(model.structure.layers, ctypes.POINTER(Layer))
+    getattr(layers[1], role).num_rows -= 16 if role != "router" else 1
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+@pytest.mark.parametrize("role", ["gate_bias", "up_bias", "down_bias"])
+def test_biases_of_experts_are_refused(role: str) -> None:
+    spec = make_spec()
+    model = NativeModel(spec, make_weights(spec))
+    layers = ctypes.cast(model.structure.layers, ctypes.POINTER(Layer))
+    setattr(layers[0], role, layers[0].mlp_norm)
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+@pytest.mark.parametrize("sizes", [{"mlp_size": 24}, {"hidden_size": 72}])
+def test_experts_that_are_no_whole_panels_are_refused_by_the_kernels(sizes: dict[str, int]) -> None:
+    spec = replace(make_spec(), **sizes)  # type: ignore[arg-type]  # sizes are numbers
     model = NativeModel(spec, make_weights(spec))
     assert kernels().panel_rows == PANEL
     with pytest.raises(KernelError):
         run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
 
 
-def write_odd(path: Path) -> tuple[Path, Tensor]:
-    module = make_twin_module("qwen3moe", moe_intermediate_size=24)
+def write_odd(path: Path, **sizes: object) -> tuple[Path, Tensor]:
+    module = make_twin_module("qwen3moe", **sizes)
     return write_twin(module, path), eager_logits(module, make_tokens(20))
 
 
 @needs_kernels
-def test_experts_that_are_no_whole_panels_are_computed_by_torch(tmp_path: Path) -> None:
-    path, expected = write_odd(tmp_path / "odd.gguf")
+@pytest.mark.parametrize("sizes", [{"moe_intermediate_size": 24}, {"hidden_size": 72}])
+def test_experts_that_are_no_whole_panels_are_computed_by_torch(
+    tmp_path: Path, sizes: dict[str, object]
+) -> None:
+    path, expected = write_odd(tmp_path / "odd.gguf", **sizes)
     loaded = load_model(path, dtype="float32", backend="auto")
     assert isinstance(loaded.model, TorchDecoder)
     torch.testing.assert_close(
@@ -241,6 +312,46 @@ def test_kernels_give_logits_of_quantised_experts(
     # Where two experts are nearly as likely, rounded inputs may choose the other: most rows do not.
     share = (actual - expected).abs().amax(1) / expected.abs().max()
     assert share.median() < (0.05 if quantization.startswith("Q") else 1e-3)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("stored", "kept"), [("Q2_K", "Q8_0"), ("IQ4_NL", "Q6_K"), ("MXFP4", "Q5_0")]
+)
+def test_experts_of_types_that_the_kernels_lack_become_others(
+    tmp_path: Path, stored: str, kept: str
+) -> None:
+    module = make_twin_module("mixtral", hidden_size=256, intermediate_size=512)
+    path = write_twin(module, tmp_path / "twin.gguf", quantization=stored)
+    loaded = load_model(path, backend="fast")
+    assert isinstance(loaded.model, LoadedNative)
+    kinds = {key.role: m.structure.type for key, m in loaded.model._weights.matrices.items()}
+    assert {kinds[role] for role in ("gate", "up", "down")} == {MatrixType[kept]}
+    tokens = make_tokens(30)
+    expected = logits_of(load_model(path, backend="torch").model, tokens)
+    share = (logits_of(loaded.model, tokens) - expected).abs().amax(1) / expected.abs().max()
+    assert share.median() < 0.06
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("expert_group_count", 2), ("expert_gating_func", 2), ("expert_weights_scale", 2.5)],
+)
+def test_experts_that_are_chosen_otherwise_are_refused(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    module = make_twin_module("qwen3moe")
+    path = write_twin(module, tmp_path / "twin.gguf", extra={f"qwen3moe.{key}": value})
+    with pytest.raises(UnsupportedModelError, match=f"qwen3moe.{key}"):
+        load_model(path)
+    usual = {"expert_group_count": 1, "expert_gating_func": 1, "expert_weights_scale": 0.0}[key]
+    load_model(write_twin(module, tmp_path / "usual.gguf", extra={f"qwen3moe.{key}": usual}))
+
+
+def test_experts_count_as_such_where_costs_are_measured(tmp_path: Path) -> None:
+    for family, has_experts in (("mixtral", True), ("llama", False)):
+        path = write_twin(make_twin_module(family), tmp_path / f"{family}.gguf")
+        assert load_model(path, backend="torch").has_experts is has_experts
 
 
 @needs_kernels
@@ -285,3 +396,13 @@ def test_on_other_devices_experts_are_for_the_bridge(
     with pytest.raises(error, match="a mixture of experts on meta" if is_refused else None):
         load_model(path, device="meta", backend=backend)
     assert bool(seen) is not is_refused
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3moe", "olmoe"])
+def test_folders_of_experts_are_opened_though_rounded_keys_would_choose_others(
+    tmp_path: Path, family: str
+) -> None:
+    folder = write_folder(make_twin_module(family), tmp_path / family)
+    engine = Engine.load(folder, EngineConfig(device="cpu", kv_scheme="fp16"))
+    assert engine.info.compute_path == "bridge"
+    engine.close()

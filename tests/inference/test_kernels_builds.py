@@ -45,7 +45,12 @@ def test_kernels_under_address_and_behaviour_sanitizers_stay_in_bounds():
     library = build_kernels.build(ROOT, compiler, is_sanitized=True)
     tests = [
         str(path)
-        for pattern in ("test_kernels_*.py", "test_native_*.py", "test_likeliest.py")
+        for pattern in (
+            "test_kernels_*.py",
+            "test_native_*.py",
+            "test_likeliest.py",
+            "test_experts.py",
+        )
         for path in sorted(CHECKS.parent.glob(pattern))
         if path.name not in ("test_kernels_builds.py", "test_kernels_library.py")
     ]

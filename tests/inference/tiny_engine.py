@@ -92,11 +92,11 @@ def make_parts(loaded: LoadedModel | None = None, **config: object) -> EnginePar
         )
 
 
-def _measured_once(runner: Runner, kv: KvCacheManager) -> dict[int, float]:
+def _measured_once(runner: Runner, kv: KvCacheManager, *, dearest: float) -> dict[int, float]:
     """Measures the first engine of a kind; its 28 steps take longer than all else of opening one."""
     kind = (type(runner), *runner.kv.geometry, runner.kv.scheme, kv.counts())
     if kind not in _measured:
-        _measured[kind] = measure_steps(runner, kv)
+        _measured[kind] = measure_steps(runner, kv, dearest=dearest)
     return dict(_measured[kind])
 
 

@@ -50,11 +50,10 @@ void Routing::choose(int32_t row, const float *logits) {
     weights_[first + static_cast<size_t>(i)] = weight;
     used += weight;
   }
-  float sum = used;
-  if (!sums_to_one_) {
-    sum = 0.0f;
-    for (int32_t expert = 0; expert < num_experts_; ++expert) sum += expf(logits[expert] - logits[chosen_[first]]);
-  }
+  float all = 0.0f;
+  for (int32_t expert = 0; expert < num_experts_; ++expert) all += expf(logits[expert] - logits[chosen_[first]]);
+  // A number that is none makes the whole row so, also that of an expert that is not used: it must not be passed over.
+  const float sum = sums_to_one_ && isfinite(all) ? used : all;
   for (int32_t i = 0; i < num_used_; ++i) weights_[first + static_cast<size_t>(i)] /= sum;
 }
 

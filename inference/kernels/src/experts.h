@@ -20,8 +20,8 @@ class Routing {
   };
 
   Routing(const qk_model &model, int32_t num_rows);
-  // Choose a token's experts and their weights from the router's results (E): as inference/model/experts.py does; of
-  // equals the first one. Different rows may be chosen for at the same time.
+  // Choose a token's experts and their weights from the router's results (E), as inference/model/experts.py does, which
+  // leaves open who comes first of equals: here the lower number. Rows may be chosen for at the same time.
   void choose(int32_t row, const float *logits);
   // Number the pairs once all rows are chosen for.
   void number_pairs();
@@ -36,7 +36,7 @@ class Routing {
   float weight(int32_t row, int32_t i) const { return weights_[place(row, i)]; }
 
  private:
-  size_t place(int32_t row, int32_t i) const { return static_cast<size_t>(row) * static_cast<size_t>(num_used_) + size_t(i); }
+  size_t place(int32_t row, int32_t i) const { return size_t(row) * size_t(num_used_) + size_t(i); }
 
   const int32_t num_experts_, num_used_, num_rows_;
   const bool sums_to_one_;

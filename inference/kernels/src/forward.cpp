@@ -66,6 +66,7 @@ class Step {
   void add_attention(const qk_layer &layer);
   void add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
   Routing route(const qk_layer &layer);
+  void run_experts(const qk_layer &layer, const Routing &routing);
   void run_mlp(const Mlp &mlp);
   void add_shared(const qk_layer &layer, int32_t row);
   void add_mlp(const qk_layer &layer, const float *next_norm, bool is_next_rounded);
@@ -324,18 +325,14 @@ void Step::add_shared(const qk_layer &layer, int32_t row) {
   kernels_.add_scaled(memory_.added + first, memory_.shared + first, weight, model_.hidden_size);
 }
 
-// As add_mlp, with a row for each pair of token and expert where that has one for each token.
-void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
+// A row for each pair of token and expert: from memory.expert_x to memory.expert_x.
+void Step::run_experts(const qk_layer &layer, const Routing &routing) {
   const int32_t size = model_.mlp_size, hidden_size = model_.hidden_size;
-  const Routing routing = route(layer);
   const GroupInputs hidden(routing, memory_.expert_inputs, hidden_size, memory_.expert_x);
   const GroupInputs inner(routing, memory_.mlp_inputs, size, memory_.gate);
-  const bool is_rounded_first = is_rounded(layer.gate) || is_rounded(layer.up), is_down_rounded = is_rounded(layer.down);
-  for_rows(team_, routing.num_pairs(), int64_t{hidden_size} * 2, [&](int32_t pair) {
-    memcpy(memory_.expert_x + int64_t{pair} * hidden_size, memory_.normed + int64_t{routing.row_of(pair)} * hidden_size,
-           sizeof(float) * static_cast<size_t>(hidden_size));
-    if (is_rounded_first) hidden.round(isa_, pair);
-  });
+  if (is_rounded(layer.gate) || is_rounded(layer.up)) {
+    for_rows(team_, routing.num_pairs(), hidden_size, [&](int32_t pair) { hidden.round(isa_, pair); });
+  }
   std::vector<qk_matrix> matrices;
   std::vector<MatmulJob> jobs;
   const size_t num_groups = routing.groups().size();
@@ -350,6 +347,7 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
   }
   matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
   if (is_cancelled()) return;  // the caller looks again
+  const bool is_down_rounded = is_rounded(layer.down);
   for_rows(team_, routing.num_pairs(), int64_t{size} * 4, [&](int32_t pair) {
     float *gate = memory_.gate + int64_t{pair} * size;
     kernels_.activate(model_.activation, gate, memory_.up + int64_t{pair} * size, size, gate);
@@ -363,17 +361,28 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
     jobs.push_back({&matrices.back(), &inner.of(group), y, hidden_size});
   }
   matmul_many(team_, isa_, jobs.data(), static_cast<int>(jobs.size()));
+}
+
+void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_next_rounded) {
+  const int32_t size = model_.hidden_size;
+  const Routing routing = route(layer);
+  for_rows(team_, routing.num_pairs(), size, [&](int32_t pair) {
+    memcpy(memory_.expert_x + int64_t{pair} * size, memory_.normed + int64_t{routing.row_of(pair)} * size,
+           sizeof(float) * static_cast<size_t>(size));
+  });
+  run_experts(layer, routing);
+  if (is_cancelled()) return;  // the caller looks again
   if (model_.shared_size) {
     run_mlp({&layer.shared_gate, &layer.shared_up, &layer.shared_down, nullptr, nullptr, model_.shared_size,
              memory_.shared_gate, memory_.shared_up, memory_.shared, memory_.shared_inputs});
+    if (is_cancelled()) return;  // the caller looks again
   }
-  if (is_cancelled()) return;  // the caller looks again
-  for_rows(team_, num_rows_, int64_t{hidden_size} * (2 + routing.num_used()), [&](int32_t row) {
-    float *added = memory_.added + int64_t{row} * hidden_size;
-    memset(added, 0, sizeof(float) * static_cast<size_t>(hidden_size));
+  for_rows(team_, num_rows_, int64_t{size} * (2 + routing.num_used()), [&](int32_t row) {
+    float *added = memory_.added + int64_t{row} * size;
+    memset(added, 0, sizeof(float) * static_cast<size_t>(size));
     for (int32_t i = 0; i < routing.num_used(); ++i) {
-      const float *result = memory_.expert_x + int64_t{routing.pair_of(row, i)} * hidden_size;
-      kernels_.add_scaled(added, result, routing.weight(row, i), hidden_size);
+      const float *result = memory_.expert_x + int64_t{routing.pair_of(row, i)} * size;
+      kernels_.add_scaled(added, result, routing.weight(row, i), size);
     }
     if (model_.shared_size) add_shared(layer, row);
     add_and_norm(nullptr, layer.post_mlp_norm, next_norm, is_next_rounded, row);
@@ -419,7 +428,7 @@ int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv, const 
   if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
   try {
     return Step(*team, *model, *kv, *step).run();
-  } catch (const std::bad_alloc &) {
+  } catch (...) {  // no memory
     return QK_ERROR_MEMORY;
   }
 }

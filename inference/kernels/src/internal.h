@@ -57,8 +57,8 @@ struct MatmulJob {
   int64_t y_stride;
 };
 
-// y = x W^T for several matrices (query, key, value; gate, up; those of some experts), as far as they go into
-// one, in one parallel region. All rows of x are rounded already if the matrix is quantised. Every row of x
+// y = x W^T for several matrices (query, key, value; gate, up; those of some experts), some 30 of them in each
+// parallel region. All rows of x are rounded already if the matrix is quantised. Every row of x
 // gives the same bits whatever num_x and the team's size are.
 void matmul_many(Team &team, const Isa &isa, const MatmulJob *jobs, int num_jobs);
 // Round all rows, in parallel if they are many.
