@@ -68,7 +68,8 @@ class SingleInstance(QObject):
         socket.write(_RAISE)
         socket.waitForBytesWritten(_CONNECT_MS)
         # One that hangs accepts connections all the same: the system does that for it.
-        self.is_answered = socket.waitForReadyRead(_ANSWER_MS)
+        # The answer may have come while the question was sent: then there is no other to wait for.
+        self.is_answered = socket.bytesAvailable() > 0 or socket.waitForReadyRead(_ANSWER_MS)
         socket.disconnectFromServer()
         return True
 

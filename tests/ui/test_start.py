@@ -4,12 +4,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QObject
-from PySide6.QtNetwork import QLocalServer
+from PySide6.QtNetwork import QLocalServer, QLocalSocket
 from pytestqt.qtbot import QtBot
 
 from app.errors import StorageError
@@ -124,6 +125,43 @@ def test_second_start_of_the_program_ends_with_0_at_once(
     _, errors = process.communicate()
     assert process.returncode == 0
     assert errors == b"quire: Quire is open already; its window comes forward.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no socket of files")
+def test_answer_that_comes_while_the_question_is_sent_counts(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class QuickSocket(QLocalSocket):
+        def waitForBytesWritten(self, msecs: int = 30000) -> bool:  # noqa: N802  # Qt's name
+            is_written = super().waitForBytesWritten(msecs)
+            answered.acquire()
+            while not self.bytesAvailable():
+                super().waitForReadyRead(100)
+            return is_written
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        connection.recv(10)
+        connection.sendall(b"here\n")
+        answered.release()
+        answered_all.wait(10)
+        connection.close()
+
+    monkeypatch.setattr("ui.single_instance.QLocalSocket", QuickSocket)
+    monkeypatch.setattr("ui.single_instance._ANSWER_MS", 200)
+    answered, answered_all = threading.Semaphore(0), threading.Event()
+    place = tmp_path / "socket"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place))
+    listener.listen()
+    thread = threading.Thread(target=answer)
+    thread.start()
+    second = SingleInstance(str(place), QObject())
+    assert not second.claim()
+    assert second.is_answered
+    answered_all.set()
+    thread.join()
+    listener.close()
 
 
 def test_second_start_says_so_if_the_first_one_hangs(tmp_path: Path, first: SingleInstance) -> None:
