@@ -49,3 +49,17 @@ class Announcer:
             self.storage_failed(error)
             return False
         return True
+
+
+class OnceTold:
+    """Tells of a problem that is there for a while: once, until it is gone."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+        self._is_told = False
+
+    def note(self, problem: StorageError | None) -> None:
+        """What the problem is now; None while all goes well. To be called often."""
+        if problem is not None and not self._is_told:
+            self._announcer.storage_failed(problem)
+        self._is_told = problem is not None

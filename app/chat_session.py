@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.announcer import Announcer
+from app.announcer import Announcer, OnceTold
 from app.chat_list import ChatList
 from app.chat_watch import ChatWatch
 from app.context_room import left_out_mark
@@ -38,13 +38,7 @@ from app.messages import (
 from app.model_desk import ModelDesk, ModelEvent
 from app.search import SearchHit
 from app.sending import Sending
-from app.session_changes import (
-    CacheWasCleared,
-    ModelState,
-    SessionChange,
-    StatsChanged,
-    StorageFailed,
-)
+from app.session_changes import CacheWasCleared, ModelState, SessionChange, StatsChanged
 from app.settings import SettingsStore
 from app.shown_chat import ShownChat
 from app.storage import ConversationStore
@@ -91,7 +85,7 @@ class ChatSession:
         self._sending = Sending(self._shown, around)
         self.drafts = Drafts(around, self._sending)
         self._watch = ChatWatch(self._shown, around)
-        self._told_problem = ""
+        self._told_settings = OnceTold(announcer)
         self._chats = ChatList(self._shown, around, show_new=self.new_chat, show=self.open_chat)
 
     def subscribe(self, listener: Callable[[SessionChange], None]) -> Callable[[], None]:
@@ -160,7 +154,8 @@ class ChatSession:
             return
         self._shown.desk.save_again()
         self.drafts.tell_problem()
-        self._tell_settings_problem()
+        self._settings.save_again()
+        self._told_settings.note(self._settings.problem)
         if self._chats.notice_others():
             self._watch.note()
         if not self._sending.is_busy:  # what is held belongs to the chat as it is
@@ -188,9 +183,7 @@ class ChatSession:
             message_id: The branch with this message is shown, if it is another one.
         """
         self._sending.leave()
-        self._shown.open(conversation_id)
-        if message_id is not None and not self.shows(message_id):
-            self.show_version(message_id)
+        self._shown.open(conversation_id, message_id)
 
     def shows(self, message_id: MessageId) -> bool:
         """Whether this message is on the visible path."""
@@ -281,9 +274,7 @@ class ChatSession:
         if conversation is None or message_id not in conversation.messages:
             return
         self._sending.leave()
-        leaf_id = conversation.newest_leaf_below(message_id)
-        if self._announcer.done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
-            self._shown.show_branch(leaf_id)
+        self._shown.show_version(message_id)
 
     def stop(self) -> None:
         """End the summary, or the reply at the end of the visible path; its text is kept."""
@@ -355,14 +346,6 @@ class ChatSession:
         self._store.close()
 
     # ------------------------------------------------------------------ inside
-
-    def _tell_settings_problem(self) -> None:
-        """Once, until they can be saved again."""
-        self._settings.save_again()
-        told, self._told_problem = self._told_problem, self._settings.problem
-        if self._told_problem and not told:
-            hint = "As soon as that is mended, they are saved by themselves."
-            self._announcer.notify(StorageFailed(self._told_problem, hint))
 
     def _model_changed(self) -> None:
         self._sending.model_changed()

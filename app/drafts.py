@@ -1,5 +1,6 @@
 """What a person has written and not sent yet, of each chat. Pure Python, GUI thread."""
 
+from app.announcer import OnceTold
 from app.conversation import ConversationId
 from app.sending import Sending
 from app.surroundings import Surroundings
@@ -18,7 +19,7 @@ class Drafts:
         self._store = around.store
         self._announcer = around.announcer
         self._sending = sending
-        self._has_told = False
+        self._told = OnceTold(around.announcer)
         self._known: tuple[ConversationId | None, str] | None = None  # what need not be stored
 
     def of(self, conversation_id: ConversationId | None) -> str:
@@ -45,7 +46,4 @@ class Drafts:
 
     def tell_problem(self) -> None:
         """Say that what is written cannot be stored: once, until it goes well again."""
-        problem = self._store.draft_problem
-        if problem is not None and not self._has_told:
-            self._announcer.storage_failed(problem)
-        self._has_told = problem is not None
+        self._told.note(self._store.draft_problem)

@@ -53,7 +53,7 @@ class SettingError(AppError):
 
 
 class StorageError(AppError):
-    """The database could not be read or written; what was stored before is still there."""
+    """The database, or the settings, could not be read or written; what was stored before is still there."""
 
 
 class DatabaseTooNewError(StorageError):

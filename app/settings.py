@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from app.errors import SettingError
+from app.errors import SettingError, StorageError
 from app.kept_copies import keep_copy
 from app.private_files import private_opener
 from inference.config import KV_SCHEMES, SamplingParams
@@ -246,14 +246,14 @@ class SettingsStore:
         path: The file.
         warnings: What was wrong with the file when it was read, in words for people.
         kept_as: Where the file is kept as it was then; None if nothing was wrong, or it could not be.
-        problem: Why the newest settings are not saved, in words for people; "" while all goes well.
+        problem: Why the newest settings are not saved; None while all goes well.
     """
 
     def __init__(self, path: Path, *, delay_s: float = 0.3) -> None:
         self.path = path
         self.warnings: list[str] = []
         self.kept_as: Path | None = None
-        self.problem = ""
+        self.problem: StorageError | None = None
         self._delay_s = delay_s
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -289,7 +289,7 @@ class SettingsStore:
 
     def save_again(self) -> None:
         """Try again if they could not be saved; returns at once. To be called often."""
-        if self.problem:
+        if self.problem is not None:
             self._save_later()
 
     def _save_later(self) -> None:
@@ -311,11 +311,14 @@ class SettingsStore:
             try:
                 write_atomically(self.path, text)
                 self._saved_text = text
-                self.problem = ""
+                self.problem = None
             except OSError as error:
-                if not self.problem:
+                if self.problem is None:
                     logger.error("Settings could not be saved: %s", error)
-                self.problem = f"The settings could not be saved in {self.path}: {error.strerror}."
+                self.problem = StorageError(
+                    f"The settings could not be saved in {self.path}: {error.strerror}.",
+                    hint="As soon as that is mended, they are saved by themselves.",
+                )
 
     def _read(self) -> Settings:
         try:

@@ -132,13 +132,25 @@ class ShownChat:
         assert conversation is not None, "a branch belongs to the chat that is shown"
         self.show(replace(conversation, leaf_id=leaf_id))
 
-    def open(self, conversation_id: ConversationId) -> None:
-        """Show a stored chat; nothing happens if it is gone."""
+    def show_version(self, message_id: MessageId) -> None:
+        """Show the branch through this message of the chat, down to its newest end."""
+        conversation = self.conversation
+        assert conversation is not None, "a version belongs to the chat that is shown"
+        turned = self._turned_to(conversation, message_id)
+        if turned is not None:
+            self.show(turned)
+
+    def open(self, conversation_id: ConversationId, message_id: MessageId | None = None) -> None:
+        """Show a stored chat, on the branch with this message; nothing happens if it is gone."""
         conversation = self._announcer.stored(lambda: self._store.load(conversation_id))
         if conversation is None:
             self._announcer.notify(ConversationsChanged())
             return
-        self.show(self.desk.as_it_is(conversation))
+        conversation = self.desk.as_it_is(conversation)
+        is_elsewhere = all(message.id != message_id for message in conversation.path())
+        if message_id in conversation.messages and is_elsewhere:
+            conversation = self._turned_to(conversation, message_id) or conversation
+        self.show(conversation)
 
     def catch_up(self) -> None:
         """Show the chat anew if `ask` went on with it in another process."""
@@ -262,6 +274,13 @@ class ShownChat:
                     self.desk.stop(live)
 
     # ------------------------------------------------------------------ inside
+
+    def _turned_to(self, conversation: Conversation, message_id: MessageId) -> Conversation | None:
+        """The chat with the newest branch through a message as its path; None if that cannot be stored."""
+        leaf_id = conversation.newest_leaf_below(message_id)
+        if not self._announcer.done(lambda: self._store.set_leaf(conversation.id, leaf_id)):
+            return None
+        return replace(conversation, leaf_id=leaf_id)
 
     def _new_conversation(self, text: str) -> Conversation:
         now = self._clock()

@@ -85,7 +85,8 @@ def check_folder(path: Path | str) -> ModelFolder:
     if not os.path.isdir(path):
         raise ModelFileError(path, "The folder does not exist.")
     _refuse_what_is_no_file(path)
-    if not _is_there(path / "config.json") and _a_weight_file(path) is None:
+    has_weights = _first(path, "*.safetensors", *_PICKLES) is not None
+    if not _is_there(path / "config.json") and not has_weights:
         raise _no_model(path)
     for name in ("config.json", "tokenizer.json"):
         if not _is_there(path / name):
@@ -187,10 +188,6 @@ def _read_weight_map(path: Path) -> dict[str, str]:
 def _first(path: Path, *patterns: str) -> str | None:
     """The name of the first file in a folder that is like one of these."""
     return next((file.name for pattern in patterns for file in sorted(path.glob(pattern))), None)
-
-
-def _a_weight_file(path: Path) -> str | None:
-    return _first(path, "*.safetensors", *_PICKLES)
 
 
 def _no_model(path: Path) -> ModelFileError:

@@ -37,7 +37,6 @@ ABI_VERSION = 6
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 NOT_FINITE = -4  # what `Kernels.likeliest` and `draw` give for logits that are not numbers
-PANEL = 16  # kPanelRows of src/internal.h
 CANCELLED = -3  # what `Kernels.forward` gives for a step that was told to stop
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")

@@ -270,12 +270,10 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
     router, gate, up, down = (
         weights[WeightKey(role, index)] for role in ("router", *EXPERT_MATRICES)
     )
-    shared = None
+    shared: list[Tensor] = []
     if spec.experts.shared_size:
-        first, *matrices = (
-            weights[WeightKey(role, index)] for role in ("shared_router", *SHARED_MATRICES)
-        )
-        shared = (first, matrices[0], matrices[1], matrices[2])
+        roles: tuple[Role, ...] = ("shared_router", *SHARED_MATRICES)
+        shared = [weights[WeightKey(role, index)] for role in roles]
     return Experts(spec.experts, router, (gate, up, down), _ACTIVATIONS[spec.activation], shared)
 
 

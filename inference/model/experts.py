@@ -1,6 +1,6 @@
 """A layer's mixture of experts in torch. Engine thread only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class Experts:
         router: Tensor,
         matrices: tuple[Tensor, Tensor, Tensor],
         activation: Callable[[Tensor], Tensor],
-        shared: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+        shared: Sequence[Tensor] = (),
     ) -> None:
         """Take a layer's weights.
 
@@ -28,7 +28,7 @@ class Experts:
             matrices: Gate and up, (E * mlp, hidden) each, and down, (E * hidden, mlp).
             activation: On the gate.
             shared: Of the expert that all tokens share: router (hidden,), gate and up (S, hidden) each,
-                and down (hidden, S).
+                and down (hidden, S); empty if there is none.
         """
         self._spec = spec
         self._router = router
@@ -46,10 +46,10 @@ class Experts:
             rows, places = torch.where(chosen == expert)
             result = self._mlp(x[rows], self._gates[expert], self._ups[expert], self._downs[expert])
             out.index_add_(0, rows, result * weights[rows, places, None].to(x.dtype))
-        if self._shared is not None:
-            router, *matrices = self._shared
-            weight = functional.linear(x, router.to(x.dtype).unsqueeze(0)).sigmoid()
-            out += self._mlp(x, *matrices) * weight
+        if self._shared:
+            router, gate, up, down = self._shared
+            weight = functional.linear(x, router.unsqueeze(0)).sigmoid()
+            out += self._mlp(x, gate, up, down) * weight
         return out
 
     def _mlp(self, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:

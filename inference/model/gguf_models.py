@@ -31,8 +31,8 @@ _LAYER_NAMES = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_GATES_OF_EXPERTS = "ffn_gate_exps"
-_UPS_OF_EXPERTS = "ffn_up_exps"
+GATES_OF_EXPERTS = "ffn_gate_exps"
+UPS_OF_EXPERTS = "ffn_up_exps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class GgufPlan:
         _, _, layer_id, part = stem.split(".", 3)
         name = self.family.layer_names.get(part) or _LAYER_NAMES[part]
         prefix = f"blk.{layer_id}"
-        if name == _GATES_OF_EXPERTS:
+        if name == GATES_OF_EXPERTS:
             return WeightSource(
-                f"{prefix}.{name}.{kind}", "joined", f"{prefix}.{_UPS_OF_EXPERTS}.{kind}"
+                f"{prefix}.{name}.{kind}", "joined", f"{prefix}.{UPS_OF_EXPERTS}.{kind}"
             )
         return WeightSource(f"{prefix}.{name}.{kind}", self._change(name, kind))
 

@@ -16,7 +16,7 @@ from torch import nn
 from inference.config import BackendName, DtypeName, WeightTypeName
 from inference.errors import UnsupportedModelError
 from inference.formats.whole_digest import WeightFiles
-from inference.kernels.library import MAX_HEAD_DIM, PANEL, load_kernels, why_no_kernels
+from inference.kernels.library import MAX_HEAD_DIM, load_kernels, why_no_kernels
 from inference.model.base import LanguageModel
 from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import DecoderWeights, read_weights
@@ -189,9 +189,13 @@ def _why_not_fast(spec: ModelSpec | None, wish: Wish) -> str:
         return f"the kernels compute in float32, not in {wish.dtype}"
     if spec is not None and spec.head_dim > MAX_HEAD_DIM:
         return f"the kernels take heads of up to {MAX_HEAD_DIM:,} numbers, not {spec.head_dim:,}"
-    if spec is not None and spec.experts and (spec.mlp_size % PANEL or spec.hidden_size % PANEL):
-        return f"the kernels take experts whose sizes are multiples of {PANEL}"
-    return why_no_kernels()
+    kernels = load_kernels()
+    if kernels is None:
+        return why_no_kernels()
+    panel = kernels.panel_rows
+    if spec is not None and spec.experts and (spec.mlp_size % panel or spec.hidden_size % panel):
+        return f"the kernels take experts whose sizes are multiples of {panel}"
+    return ""
 
 
 def _cannot_round(path: Path, spec: ModelSpec | None, wish: Wish) -> UnsupportedModelError:

@@ -1,7 +1,8 @@
 """Brings matrices to types that the kernels know while they are read. Thread of the load.
 
-Floats are rounded if that is wished for; embedding and head keep eight bits even then, and routers of floats stay
-as they are: a wrong choice of experts costs more than they take. A type that the kernels do not know becomes the one that `repack` has for it, or Q8_0. Norms and biases stay as they are.
+Floats are rounded if that is wished for; embedding and head keep eight bits even then, and routers of
+floats stay as they are: a wrong choice of experts costs more than they take. A type that the kernels do
+not know becomes the one that `repack` has for it, or Q8_0. Norms and biases stay as they are.
 """
 
 import math

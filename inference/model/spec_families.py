@@ -303,34 +303,17 @@ FAMILIES: dict[str, Family] = {
         rotates_pairs=True,
         refused_flags=("use_bias",),
     ),
-    "mixtral": Family(
-        "MixtralForCausalLM",
-        {**_DEFAULTS, "rms_norm_eps": 1e-5, "num_key_value_heads": 8},
-        attention_biases="never",
-        windows="every_layer",
-        has_experts=True,
-    ),
+    # Of these GGUF files alone are read, whose metadata lack nothing.
+    "mixtral": Family("MixtralForCausalLM", _DEFAULTS, attention_biases="never", has_experts=True),
     "qwen2_moe": Family(
         "Qwen2MoeForCausalLM",
-        {**_DEFAULTS, "num_key_value_heads": 16},
+        _DEFAULTS,
         attention_biases="query_key_value",
-        windows="some_layers_if_asked",
         has_experts=True,
         shares_an_expert=True,
     ),
-    "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM",
-        {**_DEFAULTS, "num_key_value_heads": 4},
-        windows="some_layers_if_asked",
-        query_key_norm="head",
-        has_experts=True,
-    ),
-    "olmoe": Family(
-        "OlmoeForCausalLM",
-        {**_DEFAULTS, "rms_norm_eps": 1e-5},
-        query_key_norm="whole",
-        has_experts=True,
-    ),
+    "qwen3_moe": Family("Qwen3MoeForCausalLM", _DEFAULTS, query_key_norm="head", has_experts=True),
+    "olmoe": Family("OlmoeForCausalLM", _DEFAULTS, query_key_norm="whole", has_experts=True),
     "granitemoe": Family(
         "GraniteMoeForCausalLM", _DEFAULTS, has_multipliers=True, has_experts=True
     ),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inference.model.gguf_models import GgufPlan
+from inference.model.gguf_models import GATES_OF_EXPERTS, UPS_OF_EXPERTS, GgufPlan
 from inference.model.spec import EXPERT_MATRICES, ModelSpec, Role, WeightKey
 from inference.model.spec_families import FAMILIES, Fused
 
@@ -46,8 +46,8 @@ _FUSED_NAMES: dict[Fused, dict[Role, tuple[str, tuple[Role, ...]]]] = {
 }
 _EXPERT_NAMES: dict[Role, str] = {
     "router": "ffn_gate_inp",
-    "gate": "ffn_gate_exps",
-    "up": "ffn_up_exps",
+    "gate": GATES_OF_EXPERTS,
+    "up": UPS_OF_EXPERTS,
     "down": "ffn_down_exps",
     "shared_router": "ffn_gate_inp_shexp",
     "shared_gate": "ffn_gate_shexp",

@@ -29,10 +29,8 @@ _FIRST_CHUNK = 7
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
-def verify_unless_tested(
-    architecture: str, bridge: TransformersBridge, runner: Runner, path: Path
-) -> None:
-    """Compare the bridge with the model's own forward, if the tests do not do so already.
+def verify(architecture: str, bridge: TransformersBridge, runner: Runner, path: Path) -> None:
+    """Compare the bridge with the model's own forward.
 
     Args:
         architecture: The model's, as its configuration calls it.
@@ -44,8 +42,6 @@ def verify_unless_tested(
         ModelFileError: What the model's own forward gives is of no use.
         UnsupportedModelError: They differ.
     """
-    if architecture in TESTED_ARCHITECTURES:
-        return
     try:
         error = _largest_error(bridge, runner)
     except LIBRARY_ERRORS as failure:

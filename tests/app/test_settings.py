@@ -315,10 +315,10 @@ def test_save_that_fails_is_logged_and_tried_again(
     store.change(theme="dark")
     store.flush()
     assert "Settings could not be saved" in caplog.text
-    assert store.problem.startswith(f"The settings could not be saved in {path}: ")
+    assert str(store.problem).startswith(f"The settings could not be saved in {path}: ")
     path.rmdir()
     store.flush()
-    assert store.problem == ""
+    assert store.problem is None
     assert make_store(tmp_path).value.theme == "dark"
 
 

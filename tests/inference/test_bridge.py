@@ -25,7 +25,7 @@ from inference.errors import ModelFileError, UnsupportedModelError
 from inference.kv_cache.schemes import LayerGeometry
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
 from inference.model.step import Chunk
-from inference.model.verification import TESTED_ARCHITECTURES, verify_unless_tested
+from inference.model.verification import TESTED_ARCHITECTURES, verify
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
     eager_logits,
@@ -239,7 +239,7 @@ def test_untested_architecture_that_agrees_is_accepted() -> None:
     module = make_module("llama")
     runner = make_runner(module)
     bridge = TransformersBridge(module, Path("new"))
-    verify_unless_tested("brand_new", bridge, runner, Path("new"))
+    verify("brand_new", bridge, runner, Path("new"))
     assert module.config._attn_implementation == "quire"
 
 
@@ -248,7 +248,7 @@ def test_untested_architecture_that_differs_is_refused() -> None:
     runner = make_runner(module)
     bridge = TransformersBridge(module, Path("odd"))
     with pytest.raises(UnsupportedModelError, match=r"brand_new.*differently"):
-        verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+        verify("brand_new", bridge, runner, Path("odd"))
 
 
 def test_untested_architecture_whose_code_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +264,11 @@ def test_untested_architecture_whose_code_fails_is_refused(monkeypatch: pytest.M
 
     monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", fail)
     with pytest.raises(UnsupportedModelError, match=r"brand_new.*over blocks: view size.*ible$"):
-        verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+        verify("brand_new", bridge, runner, Path("odd"))
     # Memory that ran out says nothing of the model.
     monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", run_out)
     with pytest.raises(torch.OutOfMemoryError):
-        verify_unless_tested("brand_new", bridge, runner, Path("odd"))
+        verify("brand_new", bridge, runner, Path("odd"))
 
 
 def test_untested_architecture_with_weights_that_are_not_numbers_may_be_damaged() -> None:
@@ -277,7 +277,7 @@ def test_untested_architecture_with_weights_that_are_not_numbers_may_be_damaged(
         next(module.parameters()).fill_(math.nan)
     bridge = TransformersBridge(module, Path("bad"))
     with pytest.raises(ModelFileError, match="not numbers") as raised:
-        verify_unless_tested("brand_new", bridge, make_runner(module), Path("bad"))
+        verify("brand_new", bridge, make_runner(module), Path("bad"))
     assert "may be damaged" in raised.value.hint
 
 

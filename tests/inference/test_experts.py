@@ -15,7 +15,7 @@ from torch import Tensor
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
 from inference.errors import UnsupportedModelError
-from inference.kernels.library import PANEL, KernelError
+from inference.kernels.library import KernelError
 from inference.kernels.structures import Layer, MatrixType
 from inference.model import model_paths
 from inference.model.decoder import TorchDecoder
@@ -271,7 +271,7 @@ def test_biases_of_experts_are_refused(role: str) -> None:
 def test_experts_that_are_no_whole_panels_are_refused_by_the_kernels(sizes: dict[str, int]) -> None:
     spec = replace(make_spec(), **sizes)  # type: ignore[arg-type]  # sizes are numbers
     model = NativeModel(spec, make_weights(spec))
-    assert kernels().panel_rows == PANEL
+    assert kernels().panel_rows == 16
     with pytest.raises(KernelError):
         run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
 

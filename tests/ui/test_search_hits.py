@@ -100,6 +100,8 @@ def test_a_hit_in_another_branch_shows_that_branch(open_window: Opener) -> None:
     assert window.texts == ["Tell me", "About taxes."]
     open_hit(window, "zebra", "Tell me")
     assert window.texts == ["Tell me", "About a zebra."]
+    stored = window.program.session._chats._store.leaf_of(window.session.conversations()[0].id)
+    assert stored == window.messages[-1].id  # also after a restart
     assert window.chat.messages._selection.text() == "zebra"
 
 
@@ -114,6 +116,19 @@ def test_who_scrolls_meanwhile_stays_where_they_are(open_window: Opener) -> None
     messages.verticalScrollBar().setValue(10)
     window.wait(lambda: messages.is_settled)
     assert messages.verticalScrollBar().value() == 10
+
+
+def test_a_sought_message_that_is_gone_is_sought_no_more(open_window: Opener) -> None:
+    window = make_chats(open_window, _WORD)
+    window.click_chat("Animals")
+    window.wait(lambda: window.chat.messages.is_settled)
+    messages, path = window.chat.messages, window.messages
+    messages._busy.add(path[1].id)
+    messages.seek(path[1].id, ["zebra"])
+    messages.show_path(path[:1], {})
+    window.wait(lambda: messages.is_settled)
+    assert messages._selection.is_empty
+    assert messages._sought is None
 
 
 def test_the_end_is_followed_again_after_a_new_question(open_window: Opener) -> None:

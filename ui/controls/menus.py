@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from textwrap import wrap
+from typing import NamedTuple
 
 from PySide6.QtCore import QPoint, QRect
 from PySide6.QtGui import QAction, QActionGroup
@@ -16,15 +17,21 @@ MENU_GAP = 4
 _NOTE_CHARS = 44
 
 
+class _Drawn(NamedTuple):
+    """A row with an icon."""
+
+    action: QAction
+    icon_name: str
+    is_danger: bool
+
+
 class Menu(QMenu):
     """A menu that is filled anew each time it opens, so it never shows an old state."""
 
     def __init__(self, theme: Theme, title: str = "", parent: QWidget | None = None) -> None:
         super().__init__(title, parent)
         self._theme = theme
-        self._drawn: list[
-            tuple[QAction, str, bool]
-        ] = []  # with the icon's name, and whether in red
+        self._drawn: list[_Drawn] = []
         self.setAccessibleName(title)
         theme.changed.connect(self._draw_anew)
 
@@ -99,14 +106,18 @@ class Menu(QMenu):
         return menu
 
     def _draw(self, action: QAction, icon_name: str, *, is_danger: bool = False) -> None:
-        self._drawn.append((action, icon_name, is_danger))
-        self._draw_anew()
+        self._drawn.append(_Drawn(action, icon_name, is_danger))
+        self._draw_one(self._drawn[-1])
+
+    def _draw_one(self, drawn: _Drawn) -> None:
+        colors = self._theme.palette
+        color = colors.danger if drawn.is_danger else colors.text_2
+        drawn.action.setIcon(icon(drawn.icon_name, color, self._theme.px(16)))
 
     def _draw_anew(self) -> None:
         """An icon is a picture in a colour: another theme needs others."""
-        colors, size = self._theme.palette, self._theme.px(16)
-        for action, name, is_danger in self._drawn:
-            action.setIcon(icon(name, colors.danger if is_danger else colors.text_2, size))
+        for drawn in self._drawn:
+            self._draw_one(drawn)
 
     def open_below(self, anchor: QWidget, *, align_right: bool = False) -> None:
         """Open under `anchor`, edges in line, without waiting for a choice."""

@@ -17,10 +17,12 @@ class SoughtWords:
 
     Attributes:
         message_id: Where it is.
+        is_marked: Whether the words are selected by now; set by who does that.
     """
 
     def __init__(self, message_id: MessageId, words: Sequence[str]) -> None:
         self.message_id = message_id
+        self.is_marked = False
         parts = "|".join(re.escape(word) for word in words)
         self._pattern = re.compile(parts, re.IGNORECASE) if parts else None
         self._found: Leaf | None = None

@@ -10,6 +10,7 @@ from app.conversation import Message, MessageId
 from app.session_changes import WaitReason
 from ui.controls.menus import Menu
 from ui.look.theme import Theme
+from ui.replies.found_words import SoughtWords
 from ui.replies.kept_place import Anchor
 from ui.replies.message_view import MessageView, OwnMessageView
 from ui.replies.reply_buttons import copy_to_clipboard
@@ -62,7 +63,6 @@ class MessageList(MessageColumn):
         self._answers.timeout.connect(self._show_unanswered)
         self._selection = TextSelection(self._all_leaves)
         self._selects_later = self._copies_later = False
-        self._marks_words = False  # those that are sought, as soon as they are there
         self._drag: QPoint | None = None
         self._drag_timer = QTimer(self)
         self._drag_timer.setInterval(_DRAG_MS)
@@ -98,6 +98,8 @@ class MessageList(MessageColumn):
                 self._busy.add(message.id)
         if not is_same_chat:
             self.follow_end()
+        elif self._sought is not None and self._sought.message_id not in kept:
+            self._sought = None
         self._answers.start()
         self._pacer.flush()
 
@@ -205,23 +207,23 @@ class MessageList(MessageColumn):
     def seek(self, message_id: MessageId, words: Sequence[str]) -> None:
         """See `MessageColumn`; the words are selected too."""
         self._selection.clear()
-        self._marks_words = True
         super().seek(message_id, words)
 
-    def _mark_sought(self) -> None:
-        sought = self._sought
-        if sought is None or sought.message_id in self._busy | self._stale:
+    def _restore(self, anchor: Anchor | None) -> None:
+        if self._sought is not None and not self._sought.is_marked:
+            self._mark(self._sought)
+        super()._restore(anchor)
+
+    def _mark(self, sought: SoughtWords) -> None:
+        """Select the words, once all of their message is laid out."""
+        view = self._views.get(sought.message_id)
+        if view is None or sought.message_id in self._busy or sought.message_id in self._stale:
             return
-        self._marks_words = False
-        leaf = sought.leaf_in(self._views[sought.message_id].leaves())
+        sought.is_marked = True
+        leaf = sought.leaf_in(view.leaves())
         place = sought.place_in(leaf) if leaf is not None else None
         if leaf is not None and place is not None:
             self._selection.select(leaf, *place)
-
-    def _restore(self, anchor: Anchor | None) -> None:
-        if self._marks_words:
-            self._mark_sought()
-        super()._restore(anchor)
 
     def _work(self) -> None:
         super()._work()
