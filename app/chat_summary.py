@@ -4,7 +4,6 @@ The summary is a reply that is not stored. While it is made, the text that is to
 chat is kept here, and is never lost: it is handed on, or given back.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from app.session_changes import DraftReturned, SummaryEnded, SummaryProgress
 from app.texts import is_blank
 from inference.config import SamplingParams
 from inference.request import ChatMessage
+from inference.text.markup_names import without_thoughts
 
 MAX_SUMMARY_TOKENS = 400
 MIN_SUMMARY_TOKENS = 32
@@ -41,7 +41,6 @@ NO_ROOM = Failure(
 )
 
 _HEADING = "Summary of the earlier chat “"
-_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class _Work:
     @property
     def summary(self) -> str:
         """The text, without the model's thoughts."""
-        return _THOUGHTS.sub("", "".join(self.pieces)).strip()
+        return without_thoughts("".join(self.pieces)).strip()
 
 
 class SummaryWriter:

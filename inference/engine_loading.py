@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from inference.attention.choice import AttentionNeeds, choose_attention
 from inference.attention.paged import PagedAttention
 from inference.chat_memory import ChatMemory
 from inference.config import EngineConfig
+from inference.errors import CpuOnlyError
 from inference.formats.whole_digest import WeightFiles
 from inference.kv_cache.manager import KvCacheManager
 from inference.kv_cache.schemes import find_scheme
@@ -105,20 +107,22 @@ def load_parts(
         NotEnoughMemoryError: Weights or the smallest KV memory do not fit.
     """
     began = time.perf_counter()
-    device = choose_device(config.device)
     num_threads = _useful_threads(config.num_threads or _default_threads())
     torch.set_num_threads(num_threads)
     weights = WeightFiles.seen_at(path)
-    loaded = load(
-        path,
-        device=device,
-        dtype=config.dtype,
-        backend=config.backend,
-        num_threads=num_threads,
-        weights=config.weights,
-        cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
-        kv=KvWish(config.kv_scheme, config.context_tokens, config.kv_cache_bytes),
-        on_progress=_scaled(on_progress),
+    loaded, device = _load_weights(
+        partial(
+            load,
+            path,
+            dtype=config.dtype,
+            backend=config.backend,
+            num_threads=num_threads,
+            weights=config.weights,
+            cache_dir=None if config.cache_dir is None else Path(config.cache_dir),
+            kv=KvWish(config.kv_scheme, config.context_tokens, config.kv_cache_bytes),
+            on_progress=_scaled(on_progress),
+        ),
+        config.device,
     )
     model = _make_model(loaded, path)
     if model.path_name == "fast":
@@ -173,6 +177,18 @@ def load_parts(
     if on_progress is not None:
         on_progress(LoadProgress("Ready", 1.0))
     return parts
+
+
+def _load_weights(load: Callable[..., LoadedModel], wish: str) -> tuple[LoadedModel, str]:
+    """The model and its device, which is the CPU for what no other computes, unless one is ordered."""
+    device = choose_device(wish)
+    try:
+        return load(device=device), device
+    except CpuOnlyError:
+        if device == "cpu" or wish != "auto":
+            raise
+        logger.info("the model is computed on the CPU, not on %s", device)
+        return load(device="cpu"), "cpu"
 
 
 def calibrate_guessing(parts: EngineParts) -> None:

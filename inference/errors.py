@@ -48,6 +48,10 @@ class UnsupportedModelError(ModelFileError):
     """The file is sound, but its architecture or weight type is not known."""
 
 
+class CpuOnlyError(UnsupportedModelError):
+    """The model is known, but computed on the CPU alone."""
+
+
 class NotEnoughMemoryError(EngineError):
     """The model needs more memory than is free.
 

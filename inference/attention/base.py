@@ -54,11 +54,14 @@ class LayerCall(NamedTuple):
         scaling: Factor on the scores.
         window: A token sees itself and the window - 1 tokens before it; None sees all.
         softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+        sinks: A score for each head that joins its softmax and has no value, (H,), float32; None for
+            none. Not for backends with a kernel of their own.
     """
 
     scaling: float
     window: int | None = None
     softcap: float | None = None
+    sinks: Tensor | None = None
 
 
 class AttentionBackend(Protocol):

@@ -83,10 +83,10 @@ class BlocksAttention:
             end = span.start + 1
             begin = 0 if call.window is None else max(0, end - call.window)
             with _one_thread() if query.device.type == "cpu" else nullcontext():
-                return merge(self._attend_pieces(index, (begin, end), query, past, call))
+                return merge(self._attend_pieces(index, (begin, end), query, past, call), call)
         if call.window is None or call.window >= span.start + span.num_rows:
             parts = self._attend_pieces(index, (0, span.start), query, past, call)
-            return merge([*parts, attend_causal(query, new, call)])
+            return merge([*parts, attend_causal(query, new, call)], call)
         return self._attend_window(index, query, new, past, call)
 
     def _attend_window(
@@ -110,7 +110,7 @@ class BlocksAttention:
                 for piece in self._plan(index, (edge_begin, edge_end), past, part, one=True)
             ]
             parts += self._attend_pieces(index, (edge_end, start), part, past, call)
-            outs.append(merge([*parts, attend_causal(part, own, call)]))
+            outs.append(merge([*parts, attend_causal(part, own, call)], call))
         return torch.cat(outs, dim=2)
 
     def _attend_pieces(

@@ -100,8 +100,11 @@ def attend_edge(query: Tensor, edge: KeyValues, call: LayerCall) -> Partial:
     return Partial(out, lse)
 
 
-def merge(parts: Sequence[Partial]) -> Tensor:
+def merge(parts: Sequence[Partial], call: LayerCall) -> Tensor:
     """Combine attention over disjoint keys into attention over all: (1, H, T, D)."""
+    if call.sinks is not None:
+        lse = call.sinks.view(1, -1, 1).expand_as(parts[0].lse)
+        parts = [*parts, Partial(parts[0].out.new_zeros(1), lse)]
     if len(parts) == 1:
         return parts[0].out
     lse = torch.stack([part.lse for part in parts])

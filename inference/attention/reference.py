@@ -54,4 +54,8 @@ def _attend_span(query: Tensor, past: LayerMemory, span: Span, call: LayerCall) 
     is_hidden = distance < 0
     if call.window is not None:
         is_hidden |= distance >= call.window
-    return scores.masked_fill(is_hidden, -torch.inf).softmax(dim=-1) @ values
+    scores.masked_fill_(is_hidden, -torch.inf)
+    if call.sinks is not None:
+        sinks = call.sinks.float().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1] @ values
+    return scores.softmax(dim=-1) @ values

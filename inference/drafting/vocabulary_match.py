@@ -17,7 +17,7 @@ from pathlib import Path
 
 from inference.errors import EngineError
 from inference.formats.gguf import GgufFile
-from inference.text.markup_names import END_OF_TURN
+from inference.text.markup_names import end_ids
 from inference.text.tokenizer import Tokenizer
 from inference.text.tokenizer_folder import tokenizer_from_folder
 from inference.text.tokenizer_gguf import tokenizer_from_metadata
@@ -204,10 +204,10 @@ def _gguf_digest(path: Path) -> bytes | None:
     if len(names) < len(pieces):
         return None
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ends = {metadata.get(_KEY + key) for key in keys}
-    ends |= {token_id for token_id, piece in enumerate(names) if piece in END_OF_TURN}
-    known = [end for end in ends if isinstance(end, int) and 0 <= end < len(names)]
-    return _digest(names, known, is_byte_level=kind == "gpt2")
+    told = [metadata.get(_KEY + key) for key in keys]
+    known = [end for end in told if isinstance(end, int) and 0 <= end < len(names)]
+    ends = end_ids({piece: token_id for token_id, piece in enumerate(names)}, known)
+    return _digest(names, ends, is_byte_level=kind == "gpt2")
 
 
 def _digest(pieces: Sequence[str], eos_ids: Iterable[int], *, is_byte_level: bool) -> bytes:

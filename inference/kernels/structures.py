@@ -29,6 +29,7 @@ class Activation(IntEnum):
 
     SILU = 0
     GELU_TANH = 1
+    CLAMPED_SWISH = 2
 
 
 class QueryKeyNorm(IntEnum):
@@ -79,6 +80,7 @@ class Layer(ctypes.Structure):
         ("up", Matrix),
         ("down", Matrix),
         ("router", Matrix),
+        ("router_bias", c_void_p),
         ("shared_router", c_void_p),
         ("shared_gate", Matrix),
         ("shared_up", Matrix),
@@ -90,6 +92,7 @@ class Layer(ctypes.Structure):
         ("gate_bias", c_void_p),
         ("up_bias", c_void_p),
         ("down_bias", c_void_p),
+        ("sinks", c_void_p),
         ("key_centre", c_void_p),
         ("window", c_int32),
         ("rope_index", c_int32),

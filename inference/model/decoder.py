@@ -18,7 +18,7 @@ from inference.kv_cache.schemes import LayerGeometry
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import PathName
 from inference.model.cuda_capture import cuda_capture
-from inference.model.experts import Experts
+from inference.model.experts import Activate, Experts, clamped_swish
 from inference.model.graphs import GraphRunner
 from inference.model.key_centres import key_centres
 from inference.model.layer_stream import LayerStream
@@ -29,7 +29,7 @@ from inference.model.runner import ModelRunner
 from inference.model.spec import (
     BIAS_OF,
     EXPERT_MATRICES,
-    SHARED_MATRICES,
+    EXPERT_ROLES,
     ModelSpec,
     Role,
     WeightKey,
@@ -37,9 +37,10 @@ from inference.model.spec import (
 
 Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": functional.silu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+_ACTIVATIONS: dict[str, Activate] = {
+    "silu": lambda gate, up: functional.silu(gate).mul_(up),
+    "gelu_tanh": lambda gate, up: functional.gelu(gate, approximate="tanh").mul_(up),
+    "clamped_swish": clamped_swish,
 }
 
 
@@ -187,7 +188,7 @@ class TorchDecoder:
         if layer.experts is not None:
             out = layer.experts(m)
         else:
-            inner = self._activation(layer.linears["gate"](m)).mul_(layer.linears["up"](m))
+            inner = self._activation(layer.linears["gate"](m), layer.linears["up"](m))
             out = layer.linears["down"](inner)
         return self._norm(layer, "post_mlp_norm", out)
 
@@ -256,7 +257,12 @@ class _Layer:
                 for role in roles
                 if role.endswith("norm")
             },
-            call=LayerCall(spec.attention_scale, layer.window, spec.attention_softcap),
+            call=LayerCall(
+                spec.attention_scale,
+                layer.window,
+                spec.attention_softcap,
+                weights[WeightKey("sinks", index)].float() if spec.has_sinks else None,
+            ),
             rope_index=layer.rope_index,
             key_centre=key_centre,
             experts=_experts(index, spec, weights),
@@ -267,14 +273,10 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
     """A layer's experts, if it has any; there are no packed ones."""
     if spec.experts is None:
         return None
-    router, gate, up, down = (
-        weights[WeightKey(role, index)] for role in ("router", *EXPERT_MATRICES)
-    )
-    shared: list[Tensor] = []
-    if spec.experts.shared_size:
-        roles: tuple[Role, ...] = ("shared_router", *SHARED_MATRICES)
-        shared = [weights[WeightKey(role, index)] for role in roles]
-    return Experts(spec.experts, router, (gate, up, down), _ACTIVATIONS[spec.activation], shared)
+    own = {
+        role: weights[WeightKey(role, index)] for role in spec.layer_roles if role in EXPERT_ROLES
+    }
+    return Experts(spec.experts, own, _ACTIVATIONS[spec.activation])
 
 
 def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:

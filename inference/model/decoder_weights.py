@@ -70,22 +70,31 @@ def read_weight(weights: DecoderWeights, key: WeightKey, dtype: torch.dtype) -> 
     """Unpack one weight: a norm in float32, all else in `dtype`. It shares no memory with the file."""
     source = weights.sources[key]
     name = source.tensor_name
-    weight = dequantize(
-        stored_rows(weights, key).reshape(-1),
-        weights.file.tensors[name].type_name,
-        (source.num_rows, source.num_columns) if source.is_matrix else (source.num_rows,),
-        torch.float32 if key.role.endswith("norm") else dtype,
-    )
+    stored = weights.file.tensors[name]
+    if source.is_matrix:
+        rows = stored_rows(weights, key).reshape(-1)
+        shape = (source.num_rows, source.num_columns)
+        weight = dequantize(rows, stored.type_name, shape, dtype)
+    else:  # of whatever type: its blocks go over what is a row of a matrix
+        kept = torch.float32 if key.role.endswith("norm") else dtype
+        data = weights.file.tensor_data(name)
+        whole = dequantize(data, stored.type_name, stored.shape, kept).flatten()
+        weight = _in_order(whole, source)
     weights.file.release(name)
     return weight.add_(1.0) if source.lacks_one else weight
 
 
 def stored_rows(weights: DecoderWeights, key: WeightKey) -> Tensor:
-    """The bytes of one weight's rows as the file has them, in the weight's order: (N, bytes of a row).
+    """The bytes of one matrix' rows as the file has them, in the weight's order: (N, bytes of a row).
 
     They may share memory with the file, and must not be changed.
     """
     source = weights.sources[key]
     rows = weights.file.tensor_data(source.tensor_name).view(source.num_stored_rows, -1)
+    return _in_order(rows, source)
+
+
+def _in_order(rows: Tensor, source: WeightSource) -> Tensor:
+    """A weight's rows, out of all of its tensor."""
     order = source.rows
     return rows[order.start : order.stop] if isinstance(order, range) else rows[torch.tensor(order)]

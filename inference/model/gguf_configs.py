@@ -19,6 +19,7 @@ _GEMMA3_27B_LAYERS = 62
 _GEMMA2_27B_LAYERS = 46
 _EXAONE4_32B_LAYERS = 64
 _SMOLLM3_PERIOD = 4
+_GPT_OSS_WINDOW = 128
 
 
 def llama_config(meta: GgufMetadata) -> ConfigValues:
@@ -220,3 +221,21 @@ def granite_moe_config(meta: GgufMetadata) -> ConfigValues:
     values = expert_config(meta, "num_local_experts")
     multipliers = granite_multipliers(meta, values)
     return {**plain_head_size(meta, values), **multipliers, "attention_bias": False}
+
+
+def gpt_oss_config(meta: GgufMetadata) -> ConfigValues:
+    """gpt-oss: experts and router with biases, attention sinks, every second layer looks back over a window."""
+    values = expert_config(meta, "num_local_experts")
+    rope = table(values, "rope_parameters")
+    return {
+        **values,
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "hidden_act": "clamped_swish",
+        "attention_bias": True,
+        "rope_parameters": {
+            **rope,
+            "truncate": False,
+        },  # unlike every other YaRN, and not in the file
+        "sliding_window": meta.integer("attention.sliding_window", _GPT_OSS_WINDOW),
+        "layer_types": layer_types(meta, whole_number(values, "num_hidden_layers"), period=2),
+    }

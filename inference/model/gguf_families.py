@@ -49,6 +49,7 @@ class Family:
             embedding wants them, instead of in halves.
         adds_one_to_norms: The file holds 1 + weight for norms.
         uses_longrope: Factors for short and long contexts are tensors of the file.
+        is_ours_alone: transformers' model holds the weights in another form: no bridge, and so the CPU alone.
     """
 
     module: str
@@ -60,6 +61,7 @@ class Family:
     interleaves_rotary: bool = False
     adds_one_to_norms: bool = False
     uses_longrope: bool = False
+    is_ours_alone: bool = False
 
 
 _LLAMA = Family(
@@ -166,6 +168,10 @@ FAMILIES: dict[str, Family] = {
             "block_sparse_moe.experts.down_proj": "ffn_down_exps",
         },
         spec_family="granitemoe", interleaves_rotary=True,
+    ),
+    "gpt-oss": Family(
+        "gpt_oss", "GptOssConfig", "GptOssForCausalLM", ours.gpt_oss_config,
+        {"post_attention_layernorm": "post_attention_norm"}, spec_family="gpt_oss", is_ours_alone=True,
     ),
 }  # fmt: skip
 

@@ -35,10 +35,12 @@ def key_centres(
 
     Returns:
         One per layer; None where keys have no bias, or where attention is not indifferent to a common
-        vector (soft caps), or where it is not known what becomes of the bias (norms on keys).
+        vector (soft caps, sinks), or where it is not known what becomes of the bias (norms on keys).
     """
     biases = [weights.get(WeightKey("key_bias", index)) for index in range(spec.num_layers)]
-    is_usable = spec.attention_softcap is None and spec.query_key_norm == "none"
+    is_usable = (
+        spec.attention_softcap is None and not spec.has_sinks and spec.query_key_norm == "none"
+    )
     if not is_usable or all(bias is None for bias in biases):
         return (None,) * spec.num_layers
     means = [_mean_turn(rope, min(spec.context_tokens, _MAX_POSITIONS)) for rope in spec.ropes]

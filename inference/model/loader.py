@@ -11,10 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from inference.config import BackendName, DtypeName, WeightTypeName
-from inference.errors import ChatTemplateError
+from inference.errors import ChatTemplateError, CpuOnlyError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
 from inference.formats.safetensors_weights import FolderWeights
@@ -116,6 +117,7 @@ def load_model(
         ModelFileError: The file or folder is not sound; names it and the reason.
         UnsupportedModelError: It is sound, but of a kind that is not known, or not by this backend.
         NotEnoughMemoryError: The weights do not fit.
+        CpuOnlyError: It is for the CPU alone, and another device or the bridge is wished for.
     """
     path = Path(path)
     started = time.perf_counter()
@@ -156,6 +158,13 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
     reporter.begin("Reading the file", until=0.05)
     with GgufFile.read(path) as file:
         plan = plan_model(file)
+        is_on_cpu = torch.device(wish.device).type == "cpu"
+        if plan.family.is_ours_alone and (wish.backend == "bridge" or not is_on_cpu):
+            raise CpuOnlyError(
+                path,
+                f"Quire computes models of the architecture {plan.architecture!r} on the CPU, by its own decoder.",
+                hint="Choose the device cpu and the backend auto.",
+            )
         gguf_loading.check_weight_types(file)
         num_parameters = sum(
             tensor.num_elements

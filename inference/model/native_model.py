@@ -43,7 +43,11 @@ _KV_SCHEMES = {
     "int8": c.KvScheme.INT8,
     "int4": c.KvScheme.INT4,
 }
-_ACTIVATIONS = {"silu": c.Activation.SILU, "gelu_tanh": c.Activation.GELU_TANH}
+_ACTIVATIONS = {
+    "silu": c.Activation.SILU,
+    "gelu_tanh": c.Activation.GELU_TANH,
+    "clamped_swish": c.Activation.CLAMPED_SWISH,
+}
 _NORMS = {
     "none": c.QueryKeyNorm.NONE,
     "head": c.QueryKeyNorm.HEAD,

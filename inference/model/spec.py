@@ -9,8 +9,10 @@ One description for everyone who runs a model of the Llama kin: our decoder in t
         q, k, v = query(a), key(a), value(a)     biases; norms on q and k; rotary on q and k;
                                                  k less a fixed vector: `key_centres`
         x += residual_scale * post_attention_norm(output(attention(q, k, v)))
+                                             sinks: a score for each head that joins its softmax, and
+                                             has no value
         m = mlp_norm(x)
-        x += residual_scale * post_mlp_norm(mlp(m)),    mlp(m) = down(activation(gate(m)) * up(m))
+        x += residual_scale * post_mlp_norm(mlp(m)),    mlp(m) = down(activation(gate(m), up(m)))
     logits = soft cap of (head(final_norm(x)) * logit_scale)
 
 In a mixture of experts each has gate, up and down of its own, and mlp(m) is the sum of those that the
@@ -23,13 +25,14 @@ stores a norm's weight less one, the one is added when it is read.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swish"]
 QueryKeyNorm = Literal["none", "head", "whole"]
 Role = Literal[
     "embedding", "final_norm", "head",
     "attention_norm", "query", "key", "value", "output",
-    "query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm",
-    "post_attention_norm", "mlp_norm", "router", "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
+    "query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm", "sinks",
+    "post_attention_norm", "mlp_norm", "router", "router_bias",
+    "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
     "shared_router", "shared_gate", "shared_up", "shared_down", "post_mlp_norm",
 ]  # fmt: skip
 
@@ -45,6 +48,10 @@ BIAS_OF: dict[Role, Role] = {
 
 EXPERT_MATRICES: tuple[Role, ...] = ("gate", "up", "down")
 SHARED_MATRICES: tuple[Role, ...] = ("shared_gate", "shared_up", "shared_down")
+EXPERT_ROLES: tuple[Role, ...] = (
+    *("router", "router_bias", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"),
+    *("shared_router", *SHARED_MATRICES),
+)  # of a layer with experts
 
 
 class UnsupportedSpecError(Exception):
@@ -124,7 +131,8 @@ class ModelSpec:
         layers: One for each layer.
         layer_roles: The weights that each layer has, in the order of their use.
         ropes: All of one length.
-        activation: On the gate.
+        activation: Of gate and up: silu(gate) * up, gelu(gate) * up, or gpt-oss's
+            gate * sigmoid(1.702 gate) * (up + 1) with the gate at most 7 and up within +-7.
         query_key_norm: Over each head, or over all heads together.
         norm_epsilon: Added to the mean square.
         attention_scale: On scores.
@@ -169,6 +177,11 @@ class ModelSpec:
         return len(self.layers)
 
     @property
+    def has_sinks(self) -> bool:
+        """Whether a score without a value joins each softmax of the attention."""
+        return "sinks" in self.layer_roles
+
+    @property
     def rotary_dim(self) -> int:
         """How many numbers of a head are turned: (i, i + rotary_dim / 2) are a pair."""
         return 2 * len(self.ropes[0].inverse_frequencies)
@@ -188,8 +201,10 @@ class ModelSpec:
         """
         if role in ("embedding", "head"):
             return self.vocab_size, self.hidden_size
-        if self.experts is not None and role == "router":
-            return self.experts.count, self.hidden_size
+        if self.experts is not None and role in ("router", "router_bias"):
+            return (self.experts.count, self.hidden_size)[: 2 if role == "router" else 1]
+        if role == "sinks":
+            return (self.num_heads,)
         if role == "shared_router":
             return (self.hidden_size,)
         num_experts = 1 if self.experts is None else self.experts.count

@@ -30,6 +30,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "clamped_swish": "clamped_swish",  # our word: transformers has it in the family's code
 }
 
 
@@ -65,6 +66,8 @@ class Family:
         may_turn_partly: Whether "partial_rotary_factor" counts.
         has_experts: A mixture of experts in each layer.
         shares_an_expert: All tokens use one expert more.
+        has_expert_biases: Router and experts have biases.
+        has_sinks: A score without a value joins each softmax.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -93,6 +96,8 @@ class Family:
     may_turn_partly: bool = False
     has_experts: bool = False
     shares_an_expert: bool = False
+    has_expert_biases: bool = False
+    has_sinks: bool = False
     refused_flags: tuple[str, ...] = ()
 
     def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
@@ -105,17 +110,19 @@ class Family:
         is_asked = self.attention_biases in ("as_configured", "query_key_value_as_configured")
         has_biases = self.attention_biases == "query_key_value" or (is_asked and attention_bias)
         has_output_bias = has_biases and self.attention_biases == "as_configured"
-        has_mlp_biases = mlp_bias and self.may_have_mlp_biases
+        has_mlp_biases = self.has_expert_biases or (mlp_bias and self.may_have_mlp_biases)
         parts: list[tuple[bool, tuple[Role, ...]]] = [
             (self.has_pre_norms, ("attention_norm",)),
             (True, ("query", "key", "value")),
             (has_biases, ("query_bias", "key_bias", "value_bias")),
             (self.query_key_norm != "none", ("query_norm", "key_norm")),
+            (self.has_sinks, ("sinks",)),
             (True, ("output",)),
             (has_output_bias, ("output_bias",)),
             (self.has_post_norms, ("post_attention_norm",)),
             (self.has_pre_norms, ("mlp_norm",)),
             (self.has_experts, ("router",)),
+            (self.has_expert_biases, ("router_bias",)),
             (True, ("gate", "up")),
             (has_mlp_biases, ("gate_bias", "up_bias")),
             (True, ("down",)),
@@ -316,6 +323,15 @@ FAMILIES: dict[str, Family] = {
     "olmoe": Family("OlmoeForCausalLM", _DEFAULTS, query_key_norm="whole", has_experts=True),
     "granitemoe": Family(
         "GraniteMoeForCausalLM", _DEFAULTS, has_multipliers=True, has_experts=True
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        _DEFAULTS,
+        windows="some_layers",
+        window_period=2,
+        has_experts=True,
+        has_expert_biases=True,
+        has_sinks=True,
     ),
 }
 

@@ -25,6 +25,7 @@ _LAYER_NAMES: dict[Role, str] = {
     "output": "self_attn.o_proj",
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
+    "sinks": "self_attn.sinks",
     "mlp_norm": "post_attention_layernorm",
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
@@ -46,9 +47,13 @@ _FUSED_NAMES: dict[Fused, dict[Role, tuple[str, tuple[Role, ...]]]] = {
 }
 _EXPERT_NAMES: dict[Role, str] = {
     "router": "ffn_gate_inp",
+    "router_bias": "ffn_gate_inp",
     "gate": GATES_OF_EXPERTS,
     "up": UPS_OF_EXPERTS,
     "down": "ffn_down_exps",
+    "gate_bias": GATES_OF_EXPERTS,
+    "up_bias": UPS_OF_EXPERTS,
+    "down_bias": "ffn_down_exps",
     "shared_router": "ffn_gate_inp_shexp",
     "shared_gate": "ffn_gate_shexp",
     "shared_up": "ffn_up_shexp",
@@ -69,6 +74,7 @@ class WeightSource:
             llama.cpp turn them, and must be put in halves; 0: the rows are in order.
         paired_rows: So many of each such head do, its first ones; 0: all.
         lacks_one: Whether 1 must be added to each number.
+        is_vector: Whether it is one although the tensor has rows: biases of all experts of a layer, (E, rows).
     """
 
     tensor_name: str
@@ -78,6 +84,7 @@ class WeightSource:
     paired_heads: int = 0
     paired_rows: int = 0
     lacks_one: bool = False
+    is_vector: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -92,7 +99,7 @@ class WeightSource:
     @property
     def is_matrix(self) -> bool:
         """Whether it is one, or those of all experts of a layer: (E, rows, columns)."""
-        return len(self.tensor_shape) > 1
+        return len(self.tensor_shape) > 1 and not self.is_vector
 
     @property
     def num_stored_rows(self) -> int:
@@ -201,8 +208,9 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
 
 
 def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
-    shape = spec.shape(key.role)
-    num_rows = shape[0]
-    if key.role in EXPERT_MATRICES:
+    role, shape = key.role, spec.shape(key.role)
+    num_rows, is_bias = shape[0], key.role.endswith("_bias")
+    if role in EXPERT_MATRICES or (is_bias and role != "router_bias"):
         shape = (num_experts, num_rows // num_experts, *shape[1:])
-    return WeightSource(f"blk.{key.layer}.{_EXPERT_NAMES[key.role]}.weight", shape, 0, num_rows)
+    name = f"blk.{key.layer}.{_EXPERT_NAMES[role]}.{'bias' if is_bias else 'weight'}"
+    return WeightSource(name, shape, 0, num_rows, is_vector=is_bias)

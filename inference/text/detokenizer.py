@@ -15,7 +15,7 @@ class StreamDetokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._bytes_of = tokenizer.reply_reader()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strips_space = tokenizer.prefix.is_stripped
 
@@ -26,9 +26,7 @@ class StreamDetokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; often "", as for control tokens."""
-        if self._tokenizer.is_control(token_id):
-            return ""
-        return self._started(self._decoder.decode(self._tokenizer.vocabulary.bytes_of(token_id)))
+        return self._started(self._decoder.decode(self._bytes_of(token_id)))
 
     def finish(self) -> str:
         """What was held back: U+FFFD if the reply ends inside a character, else ""."""

@@ -6,6 +6,9 @@ be typeable, so the name decides as well.
 """
 
 import re
+from collections.abc import Iterable, Mapping
+
+from inference.text.channels import has_channels
 
 # Between angle brackets and bars, in any language's bars: <|im_start|>, <｜User｜>.
 _BARRED = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
@@ -23,6 +26,7 @@ END_OF_TURN = frozenset(
         *("<|endofturn|>", "[|endofturn|]", "<|user|>"),
     }
 )
+_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 def is_control_name(piece: str) -> bool:
@@ -35,3 +39,23 @@ def is_control_name(piece: str) -> bool:
 def is_visible_name(piece: str) -> bool:
     """Whether it is structure that belongs to the reply's text: `<think>`, `<tool_call>`."""
     return bool(_VISIBLE.fullmatch(piece))
+
+
+def end_ids(names: Mapping[str, int], told: Iterable[int | None]) -> frozenset[int]:
+    """All ids that end a reply.
+
+    Args:
+        names: String to id of tokens that may be among them.
+        told: Those that the model's files call so, as far as they do.
+    """
+    ends = {token_id for token_id in told if token_id is not None}
+    ends |= {token_id for name, token_id in names.items() if name in END_OF_TURN}
+    if has_channels(names):  # a message ends, the reply goes on; but a call waits for an answer
+        ends -= {names[name] for name in ("<|end|>",) if name in names}
+        ends |= {names[name] for name in ("<|call|>",) if name in names}
+    return frozenset(ends)
+
+
+def without_thoughts(text: str) -> str:
+    """A reply's text without what the model thought before it."""
+    return _THOUGHTS.sub("", text)

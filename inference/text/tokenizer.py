@@ -13,12 +13,13 @@ Three kinds of tokens matter:
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import tokenizers
 
+from inference.text.channels import ChannelReader, has_channels
 from inference.text.vocabulary import Vocabulary
 
 REPLACEMENT = "\ufffd"
@@ -90,6 +91,7 @@ class Tokenizer:
         eos_ids: All ids that end a turn.
         add_bos: Whether a prompt must begin with `bos_id`.
         prefix: The rule for the leading space.
+        has_channels: Whether replies are written in channels: see `channels`.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Tokenizer:
         self.markup = markup
         self.prefix = prefix
         self.vocab_size = len(vocabulary)
+        self.has_channels = has_channels(markup.control)
         self.bos_id = turns.bos_id
         self.eos_ids = turns.eos_ids
         self.add_bos = turns.add_bos and turns.bos_id is not None
@@ -152,6 +155,13 @@ class Tokenizer:
     def is_control(self, token_id: int) -> bool:
         """Whether the id is left out of decoded text."""
         return token_id in self._control_ids
+
+    def reply_reader(self) -> Callable[[int], bytes]:
+        """For one reply: gives what each of its ids, in their order, adds to its text."""
+        if not self.has_channels:
+            return self._text_of
+        reader = ChannelReader(self.markup.control)
+        return lambda token_id: reader.push(token_id, self.vocabulary.bytes_of(token_id))
 
     def encode_text(self, text: str, *, after: After = "start") -> list[int]:
         """Ids of plain text; never a control or visible markup token, whatever the text says.
@@ -207,19 +217,19 @@ class Tokenizer:
             yield text[done:]
 
     def decode(self, ids: Iterable[int], *, skip_control: bool = True) -> str:
-        """The text of the ids; bytes that are no UTF-8 become U+FFFD.
+        """The text of the ids of a reply; bytes that are no UTF-8 become U+FFFD.
 
         Args:
             ids: Any ids; one outside the vocabulary says nothing.
             skip_control: Leave control tokens out; else they appear as their strings.
         """
-        data = b"".join(
-            self.vocabulary.bytes_of(token_id)
-            for token_id in ids
-            if not (skip_control and token_id in self._control_ids)
-        )
+        bytes_of = self.reply_reader() if skip_control else self.vocabulary.bytes_of
+        data = b"".join(map(bytes_of, ids))
         text = data.decode("utf-8", "replace")
         return text.removeprefix(" ") if self.prefix.is_stripped else text
+
+    def _text_of(self, token_id: int) -> bytes:
+        return b"" if token_id in self._control_ids else self.vocabulary.bytes_of(token_id)
 
     def _takes_space(self, text: str, after: After) -> bool:
         where = self.prefix.where

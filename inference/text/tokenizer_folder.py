@@ -18,7 +18,7 @@ import tokenizers
 
 from inference.errors import ModelFileError
 from inference.text.json_file import read_json_object, read_optional_json, read_text_file
-from inference.text.markup_names import END_OF_TURN, is_control_name, is_visible_name
+from inference.text.markup_names import end_ids, is_control_name, is_visible_name
 from inference.text.tokenizer import Markup, Tokenizer, TurnTokens
 from inference.text.tokenizer_json import TokenizerJson
 from inference.text.vocabulary import Vocabulary
@@ -149,14 +149,12 @@ def _read_turns(
         return ids[0] if ids else None
 
     bos_id, eos_id = find("bos"), find("eos")
-    ends = {*_ids(generation.get("eos_token_id")), *_ids(model.get("eos_token_id"))}
-    ends |= {token.token_id for token in description.added_tokens if token.name in END_OF_TURN}
-    if eos_id is not None:
-        ends.add(eos_id)
+    told = {eos_id, *_ids(generation.get("eos_token_id")), *_ids(model.get("eos_token_id"))}
+    names = {token.name: token.token_id for token in description.added_tokens}
     add_bos = config.get("add_bos_token")
     if not isinstance(add_bos, bool):
         add_bos = bos_id is not None and description.adds_first == bos_id
-    return TurnTokens(bos_id, eos_id, frozenset(ends), add_bos)
+    return TurnTokens(bos_id, eos_id, end_ids(names, told), add_bos)
 
 
 def _content(token: object) -> str:

@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from inference.errors import ModelFileError, UnsupportedModelError
-from inference.text.markup_names import END_OF_TURN, is_control_name, is_visible_name
+from inference.text.markup_names import end_ids, is_control_name, is_visible_name
 from inference.text.pre_tokenizers import build_pre_tokenizer, find_rule
 from inference.text.sentence_merges import merges_from_scores
 from inference.text.tokenizer import Markup, SpacePrefix, Tokenizer, TurnTokens
@@ -268,11 +268,10 @@ def _read_turns(reader: _Reader, pieces: _Pieces, *, adds_bos: bool) -> TurnToke
     """The border ids: those that the file names, and the known ends of turns in its vocabulary."""
     num_tokens = len(pieces.names)
     eos_id = reader.token_id("eos_token_id", num_tokens)
-    ends = {eos_id, *(reader.token_id(key, num_tokens) for key in ("eot_token_id", "eom_token_id"))}
-    ends |= {token_id for name, token_id in pieces.markup.control.items() if name in END_OF_TURN}
+    told = {eos_id, *(reader.token_id(key, num_tokens) for key in ("eot_token_id", "eom_token_id"))}
     return TurnTokens(
         bos_id=reader.token_id("bos_token_id", num_tokens),
         eos_id=eos_id,
-        eos_ids=frozenset(token_id for token_id in ends if token_id is not None),
+        eos_ids=end_ids(pieces.markup.control, told),
         add_bos=reader.flag("add_bos_token", adds_bos),
     )

@@ -34,6 +34,7 @@ _ARCHITECTURES = {
     "cohere": "command-r",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
 }
 _INTERLEAVED = ("llama", "granite", "smollm3", "internlm2", "arcee", "olmo", "granitemoe")
 _ONE_ADDED = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -179,22 +180,37 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
             array = _interleave(array, config.num_key_value_heads)
         if architecture in _ONE_ADDED and name.endswith("norm.weight"):
             array += 1
-        for part_name, part in _as_published(name, array).items():
-            tensors[name_map.get_name(part_name, try_suffixes=(".weight", ".bias"))] = part
+        for part_name, part in _as_published(
+            name, array, is_gpt_oss=architecture == "gpt-oss"
+        ).items():
+            found = name_map.get_name(part_name, try_suffixes=(".weight", ".bias"))
+            tensors[found] = np.ascontiguousarray(part)
     return tensors
 
 
-def _as_published(name: str, array: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+def _as_published(
+    name: str, array: npt.NDArray[np.float32], *, is_gpt_oss: bool
+) -> dict[str, npt.NDArray[np.float32]]:
     """A parameter as the converter finds it: releases of transformers call and join some otherwise."""
     for ours, theirs in _ALIASES.items():
         name = name.replace(ours, theirs)
     layer, _, expert = name.partition(".experts.")
+    if expert in ("gate_up_proj_bias", "down_proj_bias"):  # gpt-oss alone has biases, ...
+        if expert == "down_proj_bias":
+            return {f"{layer}.experts.down_proj.bias": array}
+        halves = {"gate": array[:, ::2], "up": array[:, 1::2]}
+        return {f"{layer}.experts.{half}_proj.bias": part for half, part in halves.items()}
+    if is_gpt_oss and expert:  # ... and columns for rows, those of gate and up in turn
+        rows = array.swapaxes(1, 2)
+        array = np.concatenate([rows[:, ::2], rows[:, 1::2]], 1) if "gate" in expert else rows
     if expert == "gate_up_proj":
         gate, up = np.split(array, 2, axis=1)
         prefix = f"{layer.replace('block_sparse_moe', 'mlp')}.experts."
         return {f"{prefix}gate_proj.weight": gate, f"{prefix}up_proj.weight": up}
     if expert == "down_proj":
         return {f"{layer.replace('block_sparse_moe', 'mlp')}.experts.down_proj.weight": array}
+    if name.endswith(".sinks"):
+        return {f"{name}.weight": array}
     return {name: array.squeeze(0) if "shared_expert_gate" in name else array}
 
 

@@ -33,6 +33,13 @@ _SHAPE = {
 }  # fmt: skip
 _HALF = {"rope_type": "default", "rope_theta": 20_000.0, "partial_rotary_factor": 0.5}
 _WHOLE = {"rope_type": "default", "rope_theta": 20_000.0}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 20_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "truncate": False,
+}
 _LAYERS = ["sliding_attention"] * 3 + ["full_attention"]
 _EXPERTS: dict[str, object] = {"num_experts": 6, "num_experts_per_tok": 2}
 _LOCAL_EXPERTS: dict[str, object] = {"num_local_experts": 6, "num_experts_per_tok": 2}
@@ -81,6 +88,10 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
         {**_LOCAL_EXPERTS, "attention_multiplier": 0.2, "residual_multiplier": 0.3,
          "embedding_multiplier": 2.0, "logits_scaling": 3.0},
     ),
+    "gpt-oss": (
+        "gpt_oss",
+        {**_LOCAL_EXPERTS, "head_dim": 16, "sliding_window": WINDOW, "rope_parameters": _YARN},
+    ),
 }  # fmt: skip
 
 # Those that our decoder computes, and those that are for the bridge alone.
@@ -88,6 +99,7 @@ TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
     "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe",
+    "gpt-oss",
 ]  # fmt: skip
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
@@ -99,6 +111,10 @@ EXTRA: dict[str, dict[str, object]] = {
     "qwen2vl": {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]},
     "qwen3vl": {
         "qwen3vl.rope.dimension_sections": [8, 4, 4, 0], "qwen3vl.n_deepstack_layers": 0,
+    },
+    "gpt-oss": {
+        "gpt-oss.rope.scaling.type": "yarn", "gpt-oss.rope.scaling.factor": 4.0,
+        "gpt-oss.rope.scaling.original_context_length": 128, "gpt-oss.expert_feed_forward_length": 96,
     },
 }  # fmt: skip
 _ARCHITECTURES = {  # of twins whose kind of model has another word

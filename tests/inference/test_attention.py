@@ -70,7 +70,7 @@ def test_merge_of_parts_is_attention_over_all(softcap: float | None) -> None:
     call = LayerCall(0.25, softcap=softcap)
     cuts = [KeyValues(past.keys[:, :, a:b], past.values[:, :, a:b]) for a, b in ((0, 7), (7, 50))]
     whole = attend_all(query, past, call).out
-    merged = merge([attend_all(query, cut, call) for cut in cuts])
+    merged = merge([attend_all(query, cut, call) for cut in cuts], call)
     torch.testing.assert_close(merged, whole, atol=1e-6, rtol=1e-5)
 
 
@@ -158,6 +158,32 @@ def test_blocks_equal_the_reference(
         backend.begin_step(spans)
         results.append(backend.attend(query, new, past, call))
     torch.testing.assert_close(results[0], results[1], atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0], ids=["plain", "softcap"])
+@pytest.mark.parametrize("window", [None, 1, 8, 200])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_with_sinks_equal_the_reference(
+    shape: str, window: int | None, softcap: float | None
+) -> None:
+    spans, query, new, past = make_step(SHAPES[shape], scheme="fp16", is_scattered=True)
+    call = LayerCall(0.25, window, softcap, torch.linspace(-2.0, 60.0, H))
+    results = []
+    for backend in (BlocksAttention(), ReferenceAttention()):
+        backend.begin_step(spans)
+        results.append(backend.attend(query, new, past, call))
+    torch.testing.assert_close(results[0], results[1], atol=3e-6, rtol=1e-5)
+
+
+def test_a_sink_takes_its_share_of_the_weights() -> None:
+    query, past = make_parts(1, 1)  # one key: without a sink its value is the result
+    sinks = torch.full((H,), -torch.inf)
+    scores = (query[0, :, 0] * past.keys[0, :, 0].repeat_interleave(H // KH, 0)).sum(1) * 0.25
+    sinks[0] = scores[0] + torch.log(torch.tensor(3.0))
+    out = merge([attend_all(query, past, LayerCall(0.25))], LayerCall(0.25, sinks=sinks))
+    value = past.values.repeat_interleave(H // KH, dim=1)
+    torch.testing.assert_close(out[:, 0], value[:, 0] / 4, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(out[:, 1:], value[:, 1:])
 
 
 def test_blocks_next_step_forgets_the_plan_of_the_last() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from inference.config import EngineConfig
 from inference.engine_loading import load_parts
-from inference.errors import InvalidRequestError
+from inference.errors import CpuOnlyError, InvalidRequestError
 from inference.model import devices
 from inference.model.devices import choose_device, why_unusable
 from tests.inference.tiny_engine import make_loaded
@@ -98,4 +98,21 @@ def test_engine_computes_on_the_cpu_if_the_card_cannot(machine: dict[str, str]) 
     assert (parts.info.device, asked) == ("cpu", ["cpu"])
     parts.memory.close()
     with pytest.raises(InvalidRequestError, match="no kernel image"):
+        load_parts(Path("tiny"), EngineConfig(device="cuda"), None, load=load)
+
+
+def test_engine_computes_on_the_cpu_what_no_card_computes(machine: dict[str, str]) -> None:
+    machine["cuda"] = ""
+    asked: list[Any] = []
+
+    def load(path: Path, **options: Any) -> Any:
+        asked.append(options["device"])
+        if options["device"] != "cpu":
+            raise CpuOnlyError(path, "It is for the CPU.")
+        return make_loaded()
+
+    parts = load_parts(Path("tiny"), EngineConfig(num_threads=1), None, load=load)
+    assert (parts.info.device, asked) == ("cpu", ["cuda", "cpu"])
+    parts.memory.close()
+    with pytest.raises(CpuOnlyError):
         load_parts(Path("tiny"), EngineConfig(device="cuda"), None, load=load)

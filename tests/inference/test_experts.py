@@ -14,18 +14,18 @@ from torch import Tensor
 
 from inference.config import BackendName, EngineConfig
 from inference.engine import Engine
-from inference.errors import UnsupportedModelError
+from inference.errors import CpuOnlyError, UnsupportedModelError
 from inference.kernels.library import KernelError
 from inference.kernels.structures import Layer, MatrixType
 from inference.model import model_paths
 from inference.model.decoder import TorchDecoder
-from inference.model.experts import choose_experts
+from inference.model.experts import choose_experts, clamped_swish
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel as LoadedNative
 from inference.model.spec import SHARED_MATRICES, ExpertSpec, ModelSpec, Role, WeightKey
 from inference.model.step import Chunk
 from tests.inference.gguf_files import write_twin
-from tests.inference.gguf_twins import make_twin_module
+from tests.inference.gguf_twins import EXTRA, make_twin, make_twin_module
 from tests.inference.loaded_models import logits_of, needs_kernels
 from tests.inference.model_folders import write_folder
 from tests.inference.native_models import (
@@ -60,6 +60,13 @@ def make_spec(experts: ExpertSpec = MANY, *, mlp_size: int = 32) -> ModelSpec:
         layer_roles=(*roles, *EXPERT_ROLES, *(SHARED_ROLES if experts.shared_size else ())),
         experts=experts,
     )
+
+
+def make_biased_spec() -> ModelSpec:
+    """As gpt-oss: biases of experts and router, sinks, its activation."""
+    spec = make_spec(ExpertSpec(6, 3, weights_sum_to_one=True))
+    biases: tuple[Role, ...] = ("router_bias", "gate_bias", "up_bias", "down_bias", "sinks")
+    return replace(spec, layer_roles=(*spec.layer_roles, *biases), activation="clamped_swish")
 
 
 def make_weights(spec: ModelSpec) -> dict[WeightKey, Tensor]:
@@ -110,6 +117,50 @@ def test_kernels_compute_what_torch_does(isa: str, experts: ExpertSpec) -> None:
     model = NativeModel(spec, weights)
     actual = run_chunked(model, model.new_kv("fp32"), LONG, TABLE, chunk_tokens=100)
     torch.testing.assert_close(actual[99::100], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_kernels_compute_biases_of_experts_as_torch_does(isa: str) -> None:
+    use_isa(isa)
+    spec = make_biased_spec()
+    weights = make_weights(spec)
+    for key, weight in weights.items():  # so that gate and up go over the activation's limits
+        weight.mul_(40.0 if key.role in ("gate_bias", "up_bias", "sinks") else 1.0)
+    runner = make_decoder_runner(TorchDecoder(spec, weights), num_blocks=64)
+    expected = run_torch(runner, LONG, TABLE, chunk_tokens=100)
+    model = NativeModel(spec, weights)
+    actual = run_chunked(model, model.new_kv("fp32"), LONG, TABLE, chunk_tokens=100)
+    torch.testing.assert_close(actual[99::100], expected, atol=1e-4, rtol=1e-4)
+    for role in (
+        "router_bias",
+        "gate_bias",
+        "up_bias",
+        "down_bias",
+        "sinks",
+    ):  # each of them counts
+        other = dict(weights)
+        other[WeightKey(role, 1)] = weights[WeightKey(role, 1)].flip(0)  # type: ignore[arg-type]  # they are roles
+        assert (run_first(spec, other) - run_first(spec, weights)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("role", ["router_bias", "gate_bias", "up_bias", "down_bias"])
+def test_a_bias_that_is_no_number_is_not_passed_over(isa: str, role: Role) -> None:
+    use_isa(isa)
+    spec = make_biased_spec()
+    weights = make_weights(spec)
+    weights[WeightKey(role, 1)][:] = torch.nan
+    assert torch.isnan(run_first(spec, weights)).all()
+
+
+def test_activation_of_gate_and_up_beyond_their_limits() -> None:
+    gate, up = (
+        torch.tensor([-100.0, 0.0, 1.0, 7.0, 50.0]),
+        torch.tensor([3.0, 3.0, -9.0, 9.0, -1.0]),
+    )
+    swish = 1 / (1 + torch.tensor([-1.702, -1.702 * 7]).exp())
+    expected = torch.tensor([0.0, 0.0, swish[0] * -6.0, 7.0 * swish[1] * 8.0, 0.0])
+    torch.testing.assert_close(clamped_swish(gate, up), expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [MatrixType.F32, MatrixType.Q8_0])
@@ -257,16 +308,6 @@ def test_matrices_of_another_size_are_refused(role: str) -> None:
         run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
 
 
-@pytest.mark.parametrize("role", ["gate_bias", "up_bias", "down_bias"])
-def test_biases_of_experts_are_refused(role: str) -> None:
-    spec = make_spec()
-    model = NativeModel(spec, make_weights(spec))
-    layers = ctypes.cast(model.structure.layers, ctypes.POINTER(Layer))
-    setattr(layers[0], role, layers[0].mlp_norm)
-    with pytest.raises(KernelError):
-        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
-
-
 @pytest.mark.parametrize("sizes", [{"mlp_size": 24}, {"hidden_size": 72}])
 def test_experts_that_are_no_whole_panels_are_refused_by_the_kernels(sizes: dict[str, int]) -> None:
     spec = replace(make_spec(), **sizes)  # type: ignore[arg-type]  # sizes are numbers
@@ -298,12 +339,13 @@ def test_experts_that_are_no_whole_panels_are_computed_by_torch(
 
 @needs_kernels
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
-@pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe", "gpt-oss"])
 def test_kernels_give_logits_of_quantised_experts(
     tmp_path: Path, family: str, quantization: str
 ) -> None:
     module = make_twin_module(family)
-    path = write_twin(module, tmp_path / "twin.gguf", quantization=quantization)
+    path = tmp_path / "twin.gguf"
+    write_twin(module, path, quantization=quantization, extra=EXTRA.get(family))
     tokens = make_tokens(30)
     loaded = load_model(path, backend="fast")
     assert isinstance(loaded.model, LoadedNative)
@@ -406,3 +448,13 @@ def test_folders_of_experts_are_opened_though_rounded_keys_would_choose_others(
     engine = Engine.load(folder, EngineConfig(device="cpu", kv_scheme="fp16"))
     assert engine.info.compute_path == "bridge"
     engine.close()
+
+
+@needs_kernels
+def test_a_model_of_ours_alone_has_no_bridge(tmp_path: Path) -> None:
+    make_twin("gpt-oss", tmp_path / "twin.gguf")
+    assert load_model(tmp_path / "twin.gguf", backend="auto").architecture == "gpt-oss"
+    for wishes in ({"backend": "bridge"}, {"device": "cuda", "backend": "auto"}):
+        with pytest.raises(CpuOnlyError, match="'gpt-oss' on the CPU") as raised:
+            load_model(tmp_path / "twin.gguf", **wishes)  # type: ignore[arg-type]  # they are words
+        assert "device cpu" in raised.value.hint

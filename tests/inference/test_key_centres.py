@@ -58,6 +58,7 @@ def test_no_centre_where_attention_or_norms_would_notice_or_nothing_is_known() -
         dataclasses.replace(spec, attention_softcap=5.0),
         dataclasses.replace(spec, query_key_norm="head"),
         dataclasses.replace(spec, query_key_norm="whole"),
+        dataclasses.replace(spec, layer_roles=(*spec.layer_roles, "sinks")),
     ):
         assert key_centres(other, bias) == (None, None)
     assert key_centres(spec, {}) == (None, None)

@@ -1,5 +1,6 @@
 """The kernels' attention against the reference backend, and against itself cut in other ways."""
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from inference.attention.base import LayerCall, Span, extents_of
 from inference.attention.reference import ReferenceAttention
 from inference.config import KvSchemeName
+from inference.kernels.structures import Layer
 from inference.kv_cache.layer_memory import KeyValues
 from inference.kv_cache.tensors import KvTensors
 from inference.model.spec import LayerSpec
@@ -54,6 +56,7 @@ class Sequences:
 
     def __init__(self, model: NativeModel, scheme: KvSchemeName, lengths: Sequence[int]) -> None:
         self.model = model
+        self.sinks: Tensor | None = None
         self.lengths = lengths
         counts = [-(-length // P) for length in lengths]
         self.kv: KvTensors = model.new_kv(scheme, num_blocks=sum(counts) + 3, block_size=P)
@@ -74,6 +77,11 @@ class Sequences:
             query = torch.randn(length, shape.num_heads, shape.head_dim, generator=generator)
             self.queries.append(query * shape.head_dim**-0.5)  # turned or not, it is random
 
+    def add_sinks(self, sinks: Tensor) -> None:
+        """Let them join the softmax of each head, (H,), float32."""
+        self.sinks = sinks
+        ctypes.cast(self.model.structure.layers, ctypes.POINTER(Layer))[0].sinks = sinks.data_ptr()
+
     def attend(self, parts: Sequence[tuple[int, int, int]], num_threads: int = 2) -> Tensor:
         """Attend for parts (sequence, first token, end) in one step, (T, H, D)."""
         spans, queries, row = [], [], 0
@@ -91,7 +99,7 @@ class Sequences:
         backend.begin_step([Span(0, end - first, first, extents)])
         query = self.queries[sequence][first:end].transpose(0, 1)[None]
         spec = self.model.spec
-        call = LayerCall(1.0, spec.layers[0].window, spec.attention_softcap)
+        call = LayerCall(1.0, spec.layers[0].window, spec.attention_softcap, self.sinks)
         out = backend.attend(query, KeyValues(query, query), past, call)[0]
         return out if past.rotation is None else out @ past.rotation.to_query
 
@@ -123,6 +131,25 @@ def test_attention_of_any_group_equals_the_reference(isa: str, heads: int, kv_he
         actual = sequences.attend([(0, first, end)])
         expected = sequences.reference(0, first, end)
         torch.testing.assert_close(actual, expected, atol=TOLERANCE, rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+def test_sinks_equal_the_reference(
+    isa: str, scheme: KvSchemeName, window: int | None, cap: float
+) -> None:
+    use_isa(isa)
+    sequences = Sequences(make_model(window=window, cap=cap), scheme, [1100, 65])
+    # Such that hardly count, that take half, and beside which nothing else counts.
+    sequences.add_sinks(torch.tensor([-200.0, -2.0, 0.0, 3.0, 30.0, 200.0]))
+    for sequence, first, end in [(0, 0, 70), (0, 1000, 1100), (0, 1099, 1100), (1, 0, 65)]:
+        actual = sequences.attend([(sequence, first, end)])
+        expected = sequences.reference(sequence, first, end)
+        torch.testing.assert_close(actual, expected, atol=TOLERANCE, rtol=1e-4)
+        assert (actual[:, 5] == 0).all()
+        assert actual[:, :4].abs().amax() > 0.1
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -14,10 +14,7 @@ bool is_matrix(const qk_matrix &matrix, int64_t num_rows, int64_t num_columns) {
 bool is_mlp(const qk_layer &layer, const qk_model &model) {
   const int64_t hidden = model.hidden_size, size = model.mlp_size;
   const int64_t experts = model.num_experts ? model.num_experts : 1;
-  if (model.num_experts) {
-    if (layer.gate_bias || layer.up_bias || layer.down_bias) return false;
-    if (!is_matrix(layer.router, experts, hidden)) return false;
-  }
+  if (model.num_experts && !is_matrix(layer.router, experts, hidden)) return false;
   if (const int64_t shared = model.shared_size) {
     if (!layer.shared_router || !is_matrix(layer.shared_gate, shared, hidden)) return false;
     if (!is_matrix(layer.shared_up, shared, hidden) || !is_matrix(layer.shared_down, hidden, shared)) return false;
@@ -58,7 +55,7 @@ bool is_valid(const qk_model &model) {
   if (model.mlp_size < 1 || model.vocab_size < 1 || model.num_heads % model.num_kv_heads) return false;
   if (model.head_dim < 2 || model.head_dim % 2 || model.head_dim > kMaxHeadDim) return false;
   if (model.rotary_dim < 0 || model.rotary_dim % 2 || model.rotary_dim > model.head_dim) return false;
-  if (model.activation < QK_SILU || model.activation > QK_GELU_TANH) return false;
+  if (model.activation < QK_SILU || model.activation > QK_CLAMPED_SWISH) return false;
   if (model.query_key_norm < QK_QK_NORM_NONE || model.query_key_norm > QK_QK_NORM_WHOLE) return false;
   if (model.num_experts < 0 || model.num_experts_used < 0 || model.num_experts_used > model.num_experts) return false;
   if (model.shared_size < 0 || (model.shared_size && !model.num_experts)) return false;

@@ -30,6 +30,7 @@ class Routing {
   int32_t num_pairs() const { return num_rows_ * num_used_; }
   const std::vector<Group> &groups() const { return groups_; }                // of experts that are used
   int32_t group_of(int32_t pair) const { return group_of_[size_t(pair)]; }    // index in groups
+  int32_t expert_of(int32_t pair) const { return groups_[size_t(group_of(pair))].expert; }
   int32_t row_of(int32_t pair) const { return row_of_[size_t(pair)]; }
   // Of a token's expert number i of num_used.
   int32_t pair_of(int32_t row, int32_t i) const { return pair_of_[place(row, i)]; }

@@ -203,8 +203,8 @@ void Step::attend(int32_t index) {
            [&](int32_t row) { finish_heads(layer, slots, row); });
   if (is_last(index) && step_.num_keep == 0) return;
   if (is_cancelled()) return;  // the caller looks again
-  const Attention attention = {slots, model_.num_heads, layer.window, model_.attention_softcap, kv_.query_factor,
-                               memory_.query, memory_.attended};
+  const Attention attention = {slots, model_.num_heads, layer.window, model_.attention_softcap, layer.sinks,
+                               kv_.query_factor, memory_.query, memory_.attended};
   plan_of(index).run(team_, kernels_, attention, memory_.attention);
 }
 
@@ -311,7 +311,11 @@ Routing Step::route(const qk_layer &layer) {
   matmul_many(team_, isa_, &job, 1);
   Routing routing(model_, num_rows_);
   for_rows(team_, num_rows_, int64_t{num_experts} * model_.num_experts_used,
-           [&](int32_t row) { routing.choose(row, memory_.router + int64_t{row} * num_experts); });
+           [&](int32_t row) {
+             float *logits = memory_.router + int64_t{row} * num_experts;
+             if (layer.router_bias) kernels_.add_scaled(logits, layer.router_bias, 1.0f, num_experts);
+             routing.choose(row, logits);
+           });
   routing.number_pairs();
   return routing;
 }
@@ -349,8 +353,11 @@ void Step::run_experts(const qk_layer &layer, const Routing &routing) {
   if (is_cancelled()) return;  // the caller looks again
   const bool is_down_rounded = is_rounded(layer.down);
   for_rows(team_, routing.num_pairs(), int64_t{size} * 4, [&](int32_t pair) {
-    float *gate = memory_.gate + int64_t{pair} * size;
-    kernels_.activate(model_.activation, gate, memory_.up + int64_t{pair} * size, size, gate);
+    float *gate = memory_.gate + int64_t{pair} * size, *up = memory_.up + int64_t{pair} * size;
+    const int64_t first = int64_t{routing.expert_of(pair)} * size;
+    if (layer.gate_bias) kernels_.add_scaled(gate, layer.gate_bias + first, 1.0f, size);
+    if (layer.up_bias) kernels_.add_scaled(up, layer.up_bias + first, 1.0f, size);
+    kernels_.activate(model_.activation, gate, up, size, gate);
     if (is_down_rounded) inner.round(isa_, pair);
   });
   matrices.clear();
@@ -381,8 +388,12 @@ void Step::add_experts(const qk_layer &layer, const float *next_norm, bool is_ne
     float *added = memory_.added + int64_t{row} * size;
     memset(added, 0, sizeof(float) * static_cast<size_t>(size));
     for (int32_t i = 0; i < routing.num_used(); ++i) {
-      const float *result = memory_.expert_x + int64_t{routing.pair_of(row, i)} * size;
-      kernels_.add_scaled(added, result, routing.weight(row, i), size);
+      const int32_t pair = routing.pair_of(row, i);
+      const float weight = routing.weight(row, i);
+      kernels_.add_scaled(added, memory_.expert_x + int64_t{pair} * size, weight, size);
+      if (layer.down_bias) {
+        kernels_.add_scaled(added, layer.down_bias + int64_t{routing.expert_of(pair)} * size, weight, size);
+      }
     }
     if (model_.shared_size) add_shared(layer, row);
     add_and_norm(nullptr, layer.post_mlp_norm, next_norm, is_next_rounded, row);

@@ -37,7 +37,7 @@ int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t
     float *memory = static_cast<float *>(team->step.reserve(sizeof(float) * plan.num_floats()));
     if (!memory) return QK_ERROR_MEMORY;
     const Attention attention = {slots_of(*model, *kv, layer), model->num_heads, window, model->attention_softcap,
-                                 kv->query_factor, query, out};
+                                 model->layers[layer].sinks, kv->query_factor, query, out};
     plan.run(team->team, *current_isa().step, attention, memory);
     return 0;
   } catch (const std::bad_alloc &) {

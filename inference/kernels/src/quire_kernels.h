@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 6
+#define QK_ABI_VERSION 7
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -81,7 +81,9 @@ QK_API int32_t qk_matmul(qk_team *team, const qk_matrix *matrix, const float *x,
 
 // ------------------------------------------------------------------ a model
 
-enum { QK_SILU = 0, QK_GELU_TANH = 1 };
+// Of gate g and up u: silu(g) * u; gelu(g) * u; and g * sigmoid(1.702 g) * (u + 1), where g is at most 7 and u within
+// +-7 (gpt-oss).
+enum { QK_SILU = 0, QK_GELU_TANH = 1, QK_CLAMPED_SWISH = 2 };
 enum { QK_QK_NORM_NONE = 0, QK_QK_NORM_HEAD = 1, QK_QK_NORM_WHOLE = 2 };
 
 // Pointers may be null where a model has no such part. All norms are RMS norms with plain weights (Gemma's
@@ -95,9 +97,11 @@ typedef struct {
   const float *key_norm;
   qk_matrix query, key, value, output, gate, up, down;  // with experts theirs, one after the other
   qk_matrix router;  // (experts, hidden)
+  const float *router_bias;    // (experts)
   const float *shared_router;  // (hidden): sigmoid of it is the weight of the expert that all tokens share
   qk_matrix shared_gate, shared_up, shared_down;  // (shared, hidden), (shared, hidden), (hidden, shared)
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
+  const float *sinks;       // (heads) a score that joins the softmax of each query and has no value; null: none
   const float *key_centre;  // (kv_heads * head_dim), subtracted from keys once they are turned; null: none
   int32_t window;      // a token sees itself and window - 1 before it; 0: all
   int32_t rope_index;  // which of the model's rotary tables
@@ -112,7 +116,7 @@ typedef struct {
 typedef struct {
   int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, mlp_size, vocab_size;
   int32_t rotary_dim;       // the first so many numbers of a head are turned, in halves: (i, i + rotary_dim / 2)
-  int32_t activation;       // QK_SILU, QK_GELU_TANH
+  int32_t activation;       // QK_SILU, ...
   int32_t query_key_norm;   // QK_QK_NORM_*
   float norm_epsilon;
   float embedding_scale;    // on the embedding's rows

@@ -32,6 +32,7 @@ struct Attention {
   int32_t num_heads;
   int32_t window;      // 0: none
   float softcap;       // 0: none
+  const float *sinks;  // (num_heads) scores without values; null: none
   float query_factor;  // turns results upright; 0: they are
   const float *query;  // (T, num_heads * head_dim)
   float *out;          // the same shape
@@ -66,7 +67,7 @@ struct StepKernels {
   void (*add_scaled)(float *x, const float *y, float scale, int32_t n);
   void (*multiply)(float *x, float factor, int32_t n);
   void (*soft_cap)(float *x, float cap, int32_t n);
-  // out = activation(gate) * up; out may be gate.
+  // Gate and up to what QK_* says; out may be gate.
   void (*activate)(int32_t activation, const float *gate, const float *up, int32_t n, float *out);
   // Turn the pairs (i, i + half) by the angles.
   void (*rotate)(float *x, const float *cosine, const float *sine, int32_t half);
