@@ -72,3 +72,14 @@ PARTS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m.content %}{{ p.text }}"
     "{% endfor %}<|im_end|>\n{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
+
+# A model that writes in channels, as gpt-oss; of replies only what was said is kept.
+CHANNELS = (
+    "<|start|>system<|message|>Reasoning: medium<|end|>"
+    "{% for m in messages %}"
+    "{% if m['role'] == 'assistant' %}<|start|>assistant<|channel|>final<|message|>"
+    "{% else %}<|start|>{{ m['role'] }}<|message|>{% endif %}"
+    "{{ m['content'] }}<|end|>"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
