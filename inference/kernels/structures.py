@@ -22,6 +22,7 @@ class MatrixType(IntEnum):
     Q5_K = 13
     Q6_K = 14
     BF16 = 30
+    MXFP4 = 39
 
 
 class Activation(IntEnum):

@@ -18,12 +18,12 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 
-QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
 FLOATS = ["F32", "F16", "BF16"]
 # Where the fp16 scales lie in each block; the rest of a block may hold any byte.
 SCALE_OFFSETS = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2],
-    "Q5_K": [0, 2], "Q6_K": [208],
+    "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [],
 }  # fmt: skip
 ORDINARY = (0.0123, -0.5, 1.0, 0.037)
 
@@ -54,6 +54,9 @@ def random_rows(
     for start in SCALE_OFFSETS[type_name]:
         values = rng.choice(np.array(scales, dtype=np.float16), blocks)
         data[:, start : start + 2] = values[:, None].view(np.uint8)
+    if type_name == "MXFP4":  # scales are exponents; there is no 0
+        exponents = np.floor(np.log2(np.maximum(np.abs(np.array(scales)), 2.0**-128))) + 128
+        data[:, 0] = rng.choice(exponents.astype(np.uint8), blocks)
     return data.reshape(num_rows, -1)
 
 

@@ -80,6 +80,21 @@ def test_unpack_row_of_any_block_equals_gguf_package(kernels, type_name, scales)
         np.testing.assert_array_equal(out, dequantised(type_name, rows))
 
 
+def test_unpack_row_of_every_scale_of_mxfp4_equals_gguf_package(kernels):
+    exponents = np.arange(251, dtype=np.uint8)  # beyond, twice the largest level is infinite
+    rows = random_rows("MXFP4", len(exponents), 32)
+    rows[:, 0] = exponents
+    packed = pack(kernels, "MXFP4", rows, 32)
+    out = np.empty((len(exponents), 32), dtype=np.float32)
+    for row in exponents:
+        kernels.unpack_row(packed.matrix, int(row), out[row].ctypes.data)
+    np.testing.assert_array_equal(out, dequantised("MXFP4", rows))
+    rows[0, 0] = 255
+    packed = pack(kernels, "MXFP4", rows, 32)
+    kernels.unpack_row(packed.matrix, 0, out[0].ctypes.data)
+    assert np.isnan(out[0]).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", [*QUANTISED, *FLOATS])
 def test_matmul_of_any_number_of_rows_equals_float64(kernels, teams, type_name, isa):
@@ -131,7 +146,7 @@ def test_matmul_with_extreme_scales_equals_float64(kernels, teams, type_name, is
 def test_matmul_of_extreme_codes_does_not_overflow(kernels, teams, type_name, isa):
     kernels.set_isa(isa)
     columns = 512
-    for filling in (0x00, 0x7F, 0x80, 0xFF):
+    for filling in (0x00, 0x77, 0x7F, 0x80, 0xFF):  # of MXFP4 7 is the largest level, 15 the lowest
         rows = random_rows(type_name, 16, columns, (1.0,))
         rest = random_rows(type_name, 16, columns, (1.0,))
         rest[:] = filling
@@ -148,6 +163,7 @@ def scale_mask(type_name: str, row_bytes: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros(kind.block_bytes, dtype=bool)
     for start in SCALE_OFFSETS[type_name]:
         mask[start : start + 2] = True
+    mask[0] |= type_name == "MXFP4"
     return np.tile(mask, row_bytes // kind.block_bytes)
 
 
@@ -234,7 +250,7 @@ def test_packed_size_of_common_types_is_close_to_the_file(kernels):
     }
     assert bits == {
         "Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0, "Q8_0": 8.5, "Q4_K": 4.625,
-        "Q5_K": 5.625, "Q6_K": 6.625,
+        "Q5_K": 5.625, "Q6_K": 6.625, "MXFP4": 4.5,
     }  # fmt: skip
 
 

@@ -5,11 +5,12 @@
 //
 //   group   scales of its blocks, padded to 64 bytes | block | block | ...
 //   scales  types with one scale per 32 numbers: for each block 16 halves (one per row); then, if the type
-//           stores minima, for each block 16 halves.
+//           stores minima, for each block 16 halves. MXFP4: bfloats for halves, since its scales are powers of two
+//           that halves do not reach.
 //           K types: 16 halves d, 16 halves -dmin (Q6_K: unused); then for each block 16 bytes of scales and
 //           16 bytes of minima, or for Q6_K 2 x 16 signed bytes, a scale per 16 columns.
 //   block   4-bit part, 4 x 64 bytes: vector j holds for each row 4 bytes; their low halves are columns
-//           8j..8j+3, their high halves 8j+4..8j+7.
+//           8j..8j+3, their high halves 8j+4..8j+7. MXFP4: places in kMxLevels.
 //           fifth bits, 64 bytes: for each row 4 bytes; bit v of byte c belongs to column 4v+c.
 //           fifth and sixth bits (Q6_K), 2 x 64 bytes: pair of bits v of byte c of vector h belongs to column
 //           16h+4v+c.
@@ -34,6 +35,7 @@ struct Layout {
   int32_t zero;            // what is taken off each code
   int32_t file_columns;    // columns per block in the file
   int32_t file_bytes;      // bytes per block in the file
+  bool is_mx;              // MXFP4: codes are looked up in kMxLevels
 };
 
 constexpr int kVectorBytes = 64;  // 16 rows x 4 columns
@@ -42,17 +44,21 @@ constexpr int kGroupHeaderBytes = 320;  // of K types
 // Of a quantised type; bits is 0 for any other.
 constexpr Layout layout_of(int32_t type) {
   switch (type) {
-    case QK_Q4_0: return {4, false, false, 8, 32, 18};
-    case QK_Q4_1: return {4, false, true, 0, 32, 20};
-    case QK_Q5_0: return {5, false, false, 16, 32, 22};
-    case QK_Q5_1: return {5, false, true, 0, 32, 24};
-    case QK_Q8_0: return {8, false, false, 128, 32, 34};
-    case QK_Q4_K: return {4, true, true, 0, 256, 144};
-    case QK_Q5_K: return {5, true, true, 0, 256, 176};
-    case QK_Q6_K: return {6, true, false, 32, 256, 210};
-    default: return {0, false, false, 0, 0, 0};
+    case QK_Q4_0: return {4, false, false, 8, 32, 18, false};
+    case QK_Q4_1: return {4, false, true, 0, 32, 20, false};
+    case QK_Q5_0: return {5, false, false, 16, 32, 22, false};
+    case QK_Q5_1: return {5, false, true, 0, 32, 24, false};
+    case QK_Q8_0: return {8, false, false, 128, 32, 34, false};
+    case QK_Q4_K: return {4, true, true, 0, 256, 144, false};
+    case QK_Q5_K: return {5, true, true, 0, 256, 176, false};
+    case QK_Q6_K: return {6, true, false, 32, 256, 210, false};
+    case QK_MXFP4: return {4, false, false, 12, 32, 17, true};
+    default: return {0, false, false, 0, 0, 0, false};
   }
 }
+
+// Twice what a code of MXFP4 stands for (a float of 4 bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the negative ones), plus 12.
+constexpr uint8_t kMxLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // Bytes of a block of 16 rows x 32 columns, without scales.
 constexpr int block_bytes(const Layout &layout) { return layout.bits * 64; }

@@ -63,7 +63,8 @@ Lanes read_q6_k(const uint8_t *file, int b, int half) {
 Codes read_codes(const Layout &layout, const uint8_t *file, int b) {
   if (layout.bits == 6) return {read_q6_k(file, b, 0), read_q6_k(file, b, 1)};
   if (layout.has_groups) return {read_k(layout.bits, file, b, 0), read_k(layout.bits, file, b, 1)};
-  return read_block(layout.bits, file + b * layout.file_bytes + (layout.has_minima ? 4 : 2));
+  const int scale_bytes = layout.is_mx ? 1 : layout.has_minima ? 4 : 2;
+  return read_block(layout.bits, file + b * layout.file_bytes + scale_bytes);
 }
 
 // A block of four rows: lane r of `columns[v]` has columns 4v..4v+3 of row r; `out` is the first row's place.
@@ -115,10 +116,17 @@ void write_k_scales(int bits, const uint8_t *file, int num_blocks, int row, uint
   }
 }
 
+// Half of 2^(exponent - 127) as a bfloat, since levels are doubled; 255 is no number.
+uint16_t mx_scale(uint8_t exponent) {
+  if (exponent == 255) return 0x7fc0;
+  return exponent < 2 ? static_cast<uint16_t>(0x20 << exponent) : static_cast<uint16_t>((exponent - 1) << 7);
+}
+
 void write_scales(const Layout &layout, const uint8_t *file, int num_blocks, int row, uint8_t *header) {
   if (layout.has_groups) return write_k_scales(layout.bits, file, num_blocks, row, header);
   for (int b = 0; b < num_blocks; ++b, file += layout.file_bytes) {
-    memcpy(header + 32 * b + 2 * row, file, 2);
+    const uint16_t scale = layout.is_mx ? mx_scale(*file) : read_half(file);
+    memcpy(header + 32 * b + 2 * row, &scale, sizeof scale);
     if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, file + 2, 2);
   }
 }
@@ -192,6 +200,7 @@ PackPanel pack_panel_of(int32_t type) {
     case QK_Q8_0: return pack_panel<QK_Q8_0>;
     case QK_Q4_K: return pack_panel<QK_Q4_K>;
     case QK_Q5_K: return pack_panel<QK_Q5_K>;
+    case QK_MXFP4: return pack_panel<QK_MXFP4>;
     default: return pack_panel<QK_Q6_K>;
   }
 }
@@ -206,7 +215,7 @@ int code_at(const Layout &layout, const uint8_t *block, int row, int column) {
   const uint8_t *high = block + 4 * kVectorBytes + byte;
   if (layout.bits == 5) code |= ((*high >> v) & 1) << 4;
   if (layout.bits == 6) code |= ((high[v / 4 * kVectorBytes] >> (v % 4 * 2)) & 3) << 4;
-  return code;
+  return layout.is_mx ? kMxLevels[code] : code;
 }
 
 // The factor and the summand of 16 columns.
@@ -221,7 +230,8 @@ Scales scales_at(const Layout &layout, const uint8_t *header, int num_blocks, in
     if (!layout.has_minima) return {d * static_cast<int8_t>(small[16 * half]), 0.0f};
     return {d * small[0], half_to_float(read_half(header + 32 + 2 * row)) * small[16]};
   }
-  const float factor = half_to_float(read_half(header + 32 * b + 2 * row));
+  const uint16_t scale = read_half(header + 32 * b + 2 * row);
+  const float factor = layout.is_mx ? bfloat_to_float(scale) : half_to_float(scale);
   if (!layout.has_minima) return {factor, 0.0f};
   return {factor, half_to_float(read_half(header + 32 * (num_blocks + b) + 2 * row))};
 }

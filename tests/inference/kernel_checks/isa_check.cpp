@@ -23,7 +23,7 @@ const std::vector<Type> kTypes = {
     {QK_Q4_0, "Q4_0", 18, {0}},     {QK_Q4_1, "Q4_1", 20, {0, 2}},  {QK_Q5_0, "Q5_0", 22, {0}},
     {QK_Q5_1, "Q5_1", 24, {0, 2}},  {QK_Q8_0, "Q8_0", 34, {0}},     {QK_Q4_K, "Q4_K", 144, {0, 2}},
     {QK_Q5_K, "Q5_K", 176, {0, 2}}, {QK_Q6_K, "Q6_K", 210, {208}},  {QK_F32, "F32", 4, {2}},
-    {QK_F16, "F16", 2, {0}},        {QK_BF16, "BF16", 2, {0}},
+    {QK_F16, "F16", 2, {0}},        {QK_BF16, "BF16", 2, {0}},      {QK_MXFP4, "MXFP4", 17, {}},
 };
 constexpr int kRows = 53;
 
@@ -44,6 +44,7 @@ std::vector<uint8_t> random_rows(const Type &type, size_t row_bytes) {
       const uint16_t scale = random_scale(type.number);
       memcpy(&rows[block + place], &scale, sizeof scale);
     }
+    if (type.number == QK_MXFP4) rows[block] = static_cast<uint8_t>(122 + random_bits() % 8);  // an exponent
   }
   return rows;
 }
