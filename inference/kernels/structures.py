@@ -128,6 +128,8 @@ class Model(ctypes.Structure):
         ("embedding_scale", c_float),
         ("residual_scale", c_float),
         ("attention_scale", c_float),
+        ("query_growth", c_float),
+        ("growth_tokens", c_int32),
         ("logit_scale", c_float),
         ("attention_softcap", c_float),
         ("logit_softcap", c_float),

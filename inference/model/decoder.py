@@ -31,6 +31,7 @@ from inference.model.spec import (
     EXPERT_MATRICES,
     EXPERT_ROLES,
     ModelSpec,
+    QueryGrowth,
     Role,
     WeightKey,
 )
@@ -117,7 +118,7 @@ class TorchDecoder:
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
         self.has_attention_softcap = spec.attention_softcap is not None
-        self.config_text = f"torch 2 {spec}"
+        self.config_text = f"torch 2 {spec.text}"
         self.has_streamed_layers = stream is not None
         self._spec = spec
         self._activation = _ACTIVATIONS[spec.activation]
@@ -161,14 +162,21 @@ class TorchDecoder:
         spec = self._spec
         x = functional.embedding(token_ids[0], self._embedding) * spec.embedding_scale
         turns = [rope.turns(positions[0]) for rope in self._ropes]
+        growth = _growth(spec.query_growth, positions[0], self.dtype)
         for index, layer in enumerate(self._layers):
-            added = self._attention(index, layer, x, turns[layer.rope_index], cache)
+            added = self._attention(index, layer, x, turns[layer.rope_index], growth, cache)
             x.add_(added, alpha=spec.residual_scale)
             x.add_(self._mlp(layer, x), alpha=spec.residual_scale)
         return self._logits(x[keep])
 
     def _attention(
-        self, index: int, layer: "_Layer", x: Tensor, turns: Turns, cache: StepBlocks
+        self,
+        index: int,
+        layer: "_Layer",
+        x: Tensor,
+        turns: Turns,
+        growth: Tensor | None,
+        cache: StepBlocks,
     ) -> Tensor:
         """What one layer's attention adds to x, (T, hidden)."""
         a = self._norm(layer, "attention_norm", x)
@@ -178,6 +186,8 @@ class TorchDecoder:
         query, key = turns.apply(query, key)
         if layer.key_centre is not None:
             key = key - layer.key_centre
+        if growth is not None:
+            query = query * growth
         out = cache.attend(index, query, KeyValues(key, self._heads(value)), layer.call)
         out = layer.linears["output"](out.reshape(x.shape[0], -1))
         return self._norm(layer, "post_attention_norm", out)
@@ -217,6 +227,14 @@ class TorchDecoder:
     def _heads(self, x: Tensor) -> Tensor:
         """(T, heads * D) to (1, heads, T, D)."""
         return x.view(1, x.shape[0], -1, self._spec.head_dim).transpose(1, 2)
+
+
+def _growth(growth: QueryGrowth | None, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What queries at these places, (T,), are multiplied by: (T, 1)."""
+    if growth is None:
+        return None
+    turns = torch.floor(positions / growth.num_tokens)
+    return (1 + growth.factor * torch.log1p(turns)).to(dtype).unsqueeze(1)
 
 
 @dataclass(frozen=True, slots=True)

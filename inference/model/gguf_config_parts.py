@@ -15,6 +15,7 @@ ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 _SOFTMAX = 1  # among llama.cpp's ways to weigh experts
 LONGROPE_TENSOR = "rope_factors_long.weight"
 _WITH_TWO_BASES = "gemma3"
+_WITH_GROWTH = "mistral3"
 
 
 def plain_config(meta: GgufMetadata, *, turns_partly: bool = False) -> ConfigValues:
@@ -98,6 +99,10 @@ def _refuse_variants(meta: GgufMetadata) -> None:
     """What would be computed otherwise than the file says."""
     if meta.is_no("attention.causal"):
         raise meta.unsupported("A model that makes embeddings of texts, not one for chats.")
+    if meta.architecture != _WITH_GROWTH and meta.optional_number("attention.temperature_scale"):
+        raise meta.unsupported(
+            f"Queries that grow with their place, which Quire cannot run for '{meta.architecture}'."
+        )
     base = meta.number("rope.freq_base", 10_000.0)
     sliding = meta.optional_number("rope.freq_base_swa")
     if meta.architecture != _WITH_TWO_BASES and sliding is not None and sliding != base:
@@ -198,7 +203,10 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
         raise meta.unsupported(f"The rotary scaling {kind!r:.60}, which Quire does not know.")
     context = meta.integer("context_length")
     original = meta.integer("rope.scaling.original_context_length", max(1, round(context / factor)))
-    magnitude = (1.0 + 0.1 * math.log(factor)) if factor > 1 else 1.0
+    magnitude = _yarn_magnitude(factor, 1.0)
+    part = meta.optional_number("rope.scaling.yarn_log_multiplier")
+    if part:
+        magnitude /= _yarn_magnitude(factor, part)
     return {
         **values,
         "rope_type": "yarn",
@@ -208,6 +216,10 @@ def rope_parameters(meta: GgufMetadata) -> ConfigValues:
         "beta_fast": meta.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": meta.number("rope.scaling.yarn_beta_slow", 1.0),
     }
+
+
+def _yarn_magnitude(factor: float, part: float) -> float:
+    return 1.0 + 0.1 * part * math.log(factor) if factor > 1 else 1.0
 
 
 def _turned_part(meta: GgufMetadata, head_size: int, *, turns_partly: bool) -> ConfigValues:

@@ -30,6 +30,19 @@ def llama_config(meta: GgufMetadata) -> ConfigValues:
     return values
 
 
+def mistral3_config(meta: GgufMetadata) -> ConfigValues:
+    """Ministral 3: a Llama whose queries grow in long contexts."""
+    values = plain_config(meta)
+    rope = table(values, "rope_parameters")
+    context = whole_number(values, "max_position_embeddings")
+    grown = {
+        "original_max_position_embeddings": context,  # where nothing is scaled
+        **rope,
+        "llama_4_scaling_beta": meta.optional_number("attention.temperature_scale") or 0.0,
+    }
+    return {**values, "rope_parameters": grown, "sliding_window": None}
+
+
 def qwen2_config(meta: GgufMetadata) -> ConfigValues:
     """Qwen 2 and 2.5: biases on q, k and v are part of the architecture."""
     values = plain_head_size(meta, plain_config(meta))

@@ -81,6 +81,10 @@ FAMILIES: dict[str, Family] = {
     "qwen2vl": _QWEN2,  # of text alone all three places of a token are one
     "qwen3": _QWEN3,
     "qwen3vl": _QWEN3,
+    "mistral3": Family(
+        "ministral3", "Ministral3Config", "Ministral3ForCausalLM", ours.mistral3_config,
+        spec_family="ministral3", interleaves_rotary=True,
+    ),
     "gemma": Family(
         "gemma", "GemmaConfig", "GemmaForCausalLM", plain_config, spec_family="gemma",
         adds_one_to_norms=True,

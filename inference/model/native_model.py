@@ -92,7 +92,7 @@ class NativeModel:
         self.kernels = kernels.isa
         # Inputs of products are rounded here, and last digits are each instruction set's own: keys and
         # values are not those of other paths.
-        self.config_text = f"native 2, {self.kernels}: {spec!r}"
+        self.config_text = f"native 2, {self.kernels}: {spec.text}"
         self._calls = kernels
         self._team = kernels.new_team(num_threads)
         self._weights = weights
@@ -121,6 +121,8 @@ class NativeModel:
             embedding_scale=spec.embedding_scale,
             residual_scale=spec.residual_scale,
             attention_scale=spec.attention_scale,
+            query_growth=spec.query_growth.factor if spec.query_growth else 0.0,
+            growth_tokens=spec.query_growth.num_tokens if spec.query_growth else 0,
             logit_scale=spec.logit_scale,
             attention_softcap=spec.attention_softcap or 0.0,
             logit_softcap=spec.logit_softcap or 0.0,

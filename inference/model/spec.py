@@ -7,7 +7,8 @@ One description for everyone who runs a model of the Llama kin: our decoder in t
     each layer:
         a = attention_norm(x)
         q, k, v = query(a), key(a), value(a)     biases; norms on q and k; rotary on q and k;
-                                                 k less a fixed vector: `key_centres`
+                                                 k less a fixed vector: `key_centres`;
+                                                 q times what grows with its place: `QueryGrowth`
         x += residual_scale * post_attention_norm(output(attention(q, k, v)))
                                              sinks: a score for each head that joins its softmax, and
                                              has no value
@@ -22,7 +23,7 @@ A part whose weight a model lacks is left out. All norms are RMS norms with plai
 stores a norm's weight less one, the one is added when it is read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swish"]
@@ -96,6 +97,13 @@ class LayerSpec:
     rope_index: int = 0
 
 
+class QueryGrowth(NamedTuple):
+    """Queries at position p are multiplied by 1 + factor * log(1 + floor(p / num_tokens))."""
+
+    factor: float
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertSpec:
     """The experts of a layer, of which each token uses some.
@@ -145,6 +153,7 @@ class ModelSpec:
         context_tokens: What the model was made for.
         stable_context_tokens: Beyond this the rotary angles would change; None if they never do.
         experts: Of each layer; None if it has one MLP for all tokens.
+        query_growth: None if queries do not grow.
     """
 
     family: str
@@ -170,6 +179,17 @@ class ModelSpec:
     logit_scale: float = 1.0
     stable_context_tokens: int | None = None
     experts: ExpertSpec | None = None
+    query_growth: QueryGrowth | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it that is not as it is in most models: so a new option names no old model anew."""
+        told = [
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        ]
+        return f"ModelSpec({', '.join(told)})"
 
     @property
     def num_layers(self) -> int:

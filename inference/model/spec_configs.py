@@ -13,6 +13,7 @@ from inference.model.spec import (
     ExpertSpec,
     LayerSpec,
     ModelSpec,
+    QueryGrowth,
     UnsupportedSpecError,
 )
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
@@ -114,6 +115,7 @@ def _build(
         context_tokens=context_tokens,
         stable_context_tokens=stable_context(name, values, context_tokens),
         experts=_experts(family, values) if family.has_experts else None,
+        query_growth=_query_growth(values) if family.may_grow_queries else None,
     )
     return _with_scales(spec, family, values)
 
@@ -146,6 +148,16 @@ def _experts(family: Family, values: SpecValues) -> ExpertSpec:
         raise UnsupportedSpecError(f"{count} experts of that size")
     shared = values.integer("shared_expert_intermediate_size") if family.shares_an_expert else 0
     return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True), shared)
+
+
+def _query_growth(values: SpecValues) -> QueryGrowth | None:
+    table = values.table("rope_scaling") or values.table("rope_parameters")
+    if not table.get("llama_4_scaling_beta"):
+        return None
+    rope = SpecValues(table)
+    return QueryGrowth(
+        rope.number("llama_4_scaling_beta"), rope.integer("original_max_position_embeddings")
+    )
 
 
 def _activation(name: str, word: str) -> Activation:

@@ -68,6 +68,7 @@ class Family:
         shares_an_expert: All tokens use one expert more.
         has_expert_biases: Router and experts have biases.
         has_sinks: A score without a value joins each softmax.
+        may_grow_queries: Whether "llama_4_scaling_beta" of the rotary parameters counts.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -98,6 +99,7 @@ class Family:
     shares_an_expert: bool = False
     has_expert_biases: bool = False
     has_sinks: bool = False
+    may_grow_queries: bool = False
     refused_flags: tuple[str, ...] = ()
 
     def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
@@ -159,6 +161,27 @@ FAMILIES: dict[str, Family] = {
         {**_DEFAULTS, "sliding_window": 4096, "num_key_value_heads": 8},
         attention_biases="never",
         windows="every_layer",
+    ),
+    "ministral3": Family(
+        "Ministral3ForCausalLM",
+        {
+            **_DEFAULTS,
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1_000_000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16_384,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        attention_biases="never",
+        windows="every_layer",
+        may_grow_queries=True,
     ),
     "qwen2": Family(
         "Qwen2ForCausalLM",

@@ -35,8 +35,18 @@ _ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
+    "ministral3": "mistral3",
 }
-_INTERLEAVED = ("llama", "granite", "smollm3", "internlm2", "arcee", "olmo", "granitemoe")
+_INTERLEAVED = (
+    "llama",
+    "granite",
+    "smollm3",
+    "internlm2",
+    "arcee",
+    "olmo",
+    "granitemoe",
+    "mistral3",
+)
 _ONE_ADDED = ("gemma", "gemma2", "gemma3", "nemotron")
 _WITH_PATTERN = ("olmo3", "exaone4")  # their files name the sliding layers
 _ALIASES = {"block_sparse_moe.router.": "block_sparse_moe.router.layer."}

@@ -40,6 +40,15 @@ _YARN = {
     "original_max_position_embeddings": 128,
     "truncate": False,
 }
+_GROWING = {
+    "rope_type": "yarn",
+    "rope_theta": 20_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 9,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
 _LAYERS = ["sliding_attention"] * 3 + ["full_attention"]
 _EXPERTS: dict[str, object] = {"num_experts": 6, "num_experts_per_tok": 2}
 _LOCAL_EXPERTS: dict[str, object] = {"num_local_experts": 6, "num_experts_per_tok": 2}
@@ -51,6 +60,7 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
     "exaone": ("llama", {}),
     "qwen2vl": ("qwen2", {}),
     "qwen3vl": ("qwen3", {"head_dim": 32}),
+    "mistral3": ("ministral3", {"head_dim": 32, "rope_parameters": _GROWING}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
     "smollm3": ("smollm3", {"tie_word_embeddings": False}),
     "exaone4": ("exaone4", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
@@ -99,8 +109,10 @@ TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
     "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe",
-    "gpt-oss",
+    "gpt-oss", "mistral3",
 ]  # fmt: skip
+OURS_ALONE = ["gpt-oss"]  # of them, those that have no bridge
+BRIDGED_TWINS = [name for name in TWINS if name != "gpt-oss"]  # that has no bridge
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
     "command-r", "command-r-norms", "cohere2",
@@ -111,6 +123,11 @@ EXTRA: dict[str, dict[str, object]] = {
     "qwen2vl": {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]},
     "qwen3vl": {
         "qwen3vl.rope.dimension_sections": [8, 4, 4, 0], "qwen3vl.n_deepstack_layers": 0,
+    },
+    "mistral3": {
+        "mistral3.rope.scaling.type": "yarn", "mistral3.rope.scaling.factor": 4.0,
+        "mistral3.rope.scaling.original_context_length": 9, "mistral3.rope.scaling.yarn_log_multiplier": 1.0,
+        "mistral3.attention.temperature_scale": 0.3,
     },
     "gpt-oss": {
         "gpt-oss.rope.scaling.type": "yarn", "gpt-oss.rope.scaling.factor": 4.0,

@@ -175,6 +175,8 @@ class NativeModel:
             embedding_scale=spec.embedding_scale,
             residual_scale=spec.residual_scale,
             attention_scale=spec.attention_scale,
+            query_growth=spec.query_growth.factor if spec.query_growth else 0.0,
+            growth_tokens=spec.query_growth.num_tokens if spec.query_growth else 0,
             logit_scale=spec.logit_scale,
             attention_softcap=spec.attention_softcap or 0.0,
             logit_softcap=spec.logit_softcap or 0.0,

@@ -139,7 +139,7 @@ def test_kernels_compute_biases_of_experts_as_torch_does(isa: str) -> None:
         "sinks",
     ):  # each of them counts
         other = dict(weights)
-        other[WeightKey(role, 1)] = weights[WeightKey(role, 1)].flip(0)  # type: ignore[arg-type]  # they are roles
+        other[WeightKey(role, 1)] = weights[WeightKey(role, 1)].flip(0)
         assert (run_first(spec, other) - run_first(spec, weights)).abs().max() > 1e-3
 
 

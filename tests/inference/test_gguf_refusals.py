@@ -1,4 +1,5 @@
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,8 +7,9 @@ import pytest
 from inference.errors import EngineError, ModelFileError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
 from inference.model.gguf_loading import check_weight_types
+from inference.model.loader import load_model
 from tests.inference.gguf_files import raw_array, raw_entry, raw_gguf, raw_string, write_twin
-from tests.inference.gguf_twins import load_module, make_twin_module
+from tests.inference.gguf_twins import EXTRA, load_module, make_twin_module
 from tests.inference.tiny_models import (
     make_module,
 )
@@ -85,6 +87,7 @@ def test_load_wrong_metadata_says_what_is_wrong(tmp_path, key, value, words):
         ("llama", {"llama.rope.scaling.attn_factor": 1.5}, "a factor of its own"),
         ("qwen3", {"qwen3.rope.dimension_count": 8}, "8 of 16 numbers per head"),
         ("gemma2", {"gemma2.rope.freq_base_swa": 5_000.0}, "Two bases.*'gemma2'"),
+        ("llama", {"llama.attention.temperature_scale": 0.1}, "Queries that grow.*'llama'"),
         ("qwen2", {"qwen2.attention.causal": False}, "embeddings of texts"),
         (
             "gemma2",
@@ -200,11 +203,16 @@ def test_check_weight_types_unknown_one_names_tensor_and_type(tmp_path):
         check_weight_types(file)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "exaone4", "glm4", "smollm3", "qwen2moe", "cohere2"])
+@pytest.mark.parametrize(
+    "family",
+    ["gemma2", "exaone4", "glm4", "smollm3", "qwen2moe", "cohere2", "mistral3", "gpt-oss"],
+)
 def test_load_twin_with_odd_metadata_raises_only_engine_errors(tmp_path, family):
     """Every number of the file in turn becomes 0, 1, 3, and the largest."""
     module = make_twin_module(family)
-    path = write_twin(module, tmp_path / "t.gguf")
+    by_us = partial(load_model, backend="auto")
+    load = by_us if family == "gpt-oss" else load_module  # it has no bridge
+    path = write_twin(module, tmp_path / "t.gguf", extra=EXTRA.get(family))
     with GgufFile.read(path) as file:
         keys = [
             key
@@ -214,6 +222,7 @@ def test_load_twin_with_odd_metadata_raises_only_engine_errors(tmp_path, family)
     assert len(keys) >= 8
     for key in keys:
         for value in (0, 1, 3, 2**32 - 1):
-            changed = write_twin(module, tmp_path / "c.gguf", extra={key: value})
+            extra = {**EXTRA.get(family, {}), key: value}
+            changed = write_twin(module, tmp_path / "c.gguf", extra=extra)
             with contextlib.suppress(EngineError):
-                load_module(changed)
+                load(changed)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from transformers import (
@@ -13,9 +14,11 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
     LlamaConfig,
+    Ministral3Config,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
@@ -31,7 +34,14 @@ from transformers import (
     SmolLM3Config,
 )
 
-from inference.model.spec import ExpertSpec, LayerSpec, ModelSpec, UnsupportedSpecError, WeightKey
+from inference.model.spec import (
+    ExpertSpec,
+    LayerSpec,
+    ModelSpec,
+    QueryGrowth,
+    UnsupportedSpecError,
+    WeightKey,
+)
 from inference.model.spec_configs import spec_from_folder, spec_from_gguf
 from inference.model.spec_families import FAMILIES
 from tests.inference.tiny_decoders import ROPES, VARIANTS, make_variant, spec_of
@@ -39,6 +49,7 @@ from tests.inference.tiny_decoders import ROPES, VARIANTS, make_variant, spec_of
 CLASSES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "ministral3": Ministral3Config,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
     "gemma": GemmaConfig,
@@ -58,6 +69,7 @@ CLASSES: dict[str, type[PretrainedConfig]] = {
     "qwen3_moe": Qwen3MoeConfig,
     "olmoe": OlmoeConfig,
     "granitemoe": GraniteMoeConfig,
+    "gpt_oss": GptOssConfig,
 }
 WITH_EXPERTS = [name for name, family in FAMILIES.items() if family.has_experts]
 _SIZES: dict[str, object] = {
@@ -339,3 +351,15 @@ def test_spec_is_a_value() -> None:
     spec: ModelSpec = spec_from_folder(_LLAMA)
     assert hash(spec) == hash(spec_from_folder(dict(_LLAMA)))
     assert spec != spec_from_folder({**_LLAMA, "rms_norm_eps": 1e-5})
+
+
+def test_text_of_a_model_has_what_is_not_as_in_most() -> None:
+    spec = spec_of(make_variant("llama"))
+    text = spec.text
+    assert text.startswith("ModelSpec(family='llama', vocab_size=")
+    assert "experts" not in text
+    assert "query_growth" not in text
+    grown = replace(spec, query_growth=QueryGrowth(0.1, 16))
+    assert grown.text != text
+    assert "query_growth=QueryGrowth(factor=0.1, num_tokens=16)" in grown.text
+    assert replace(spec, residual_scale=0.5).text != text

@@ -19,7 +19,7 @@ from inference.model.spec_families import FAMILIES
 from inference.model.spec_weights import WeightSource, folder_sources, gguf_sources
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import (
-    TWINS,
+    BRIDGED_TWINS,
     load_module,
     make_twin,
     remake,
@@ -141,7 +141,7 @@ def experts_of(state: Mapping[str, Tensor], spec: ModelSpec) -> dict[WeightKey, 
     return found
 
 
-@pytest.mark.parametrize("family", TWINS)
+@pytest.mark.parametrize("family", BRIDGED_TWINS)
 def test_gguf_sources_are_what_the_bridge_reads(tmp_path: Path, family: str) -> None:
     path = tmp_path / "twin.gguf"
     make_twin(family, path)

@@ -15,6 +15,7 @@ from transformers import (
     Glm4Config,
     GraniteConfig,
     LlamaConfig,
+    Ministral3Config,
     MistralConfig,
     Olmo2Config,
     Olmo3Config,
@@ -91,6 +92,20 @@ VARIANTS: dict[str, Callable[[], PretrainedConfig]] = {
     "llama-yarn": lambda: LlamaConfig(**SHAPE, rope_parameters=dict(ROPES["yarn"])),
     "mistral": lambda: MistralConfig(**SHAPE, sliding_window=None),
     "mistral-window": lambda: MistralConfig(**SHAPE, sliding_window=WINDOW),
+    "ministral3": lambda: Ministral3Config(
+        **SHAPE, head_dim=16, rope_parameters={**ROPES["yarn"], "llama_4_scaling_beta": 0.0}
+    ),
+    "ministral3-growing": lambda: Ministral3Config(
+        **SHAPE,
+        head_dim=16,
+        rope_parameters={
+            **ROPES["yarn"],
+            "original_max_position_embeddings": 37,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.4,
+        },
+    ),
     "qwen2": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
     "qwen2-window": lambda: Qwen2Config(
         **SHAPE, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2

@@ -57,6 +57,7 @@ bool is_valid(const qk_model &model) {
   if (model.rotary_dim < 0 || model.rotary_dim % 2 || model.rotary_dim > model.head_dim) return false;
   if (model.activation < QK_SILU || model.activation > QK_CLAMPED_SWISH) return false;
   if (model.query_key_norm < QK_QK_NORM_NONE || model.query_key_norm > QK_QK_NORM_WHOLE) return false;
+  if (model.query_growth != 0.0f && model.growth_tokens < 1) return false;
   if (model.num_experts < 0 || model.num_experts_used < 0 || model.num_experts_used > model.num_experts) return false;
   if (model.shared_size < 0 || (model.shared_size && !model.num_experts)) return false;
   if (model.num_experts &&

@@ -60,6 +60,7 @@ class Step {
   void find_angles();
   void attend(int32_t layer);
   void finish_heads(const qk_layer &layer, const Slots &slots, int32_t row);
+  float query_scale(int32_t row) const;
   void norm_heads(float *x, const float *weight, int32_t num_heads);
   void turn_heads(float *x, int32_t num_heads, int32_t rope, int32_t row);
   void keep_wanted_rows();
@@ -221,7 +222,7 @@ void Step::finish_heads(const qk_layer &layer, const Slots &slots, int32_t row) 
   turn_heads(query, num_heads, layer.rope_index, row);
   turn_heads(key, num_kv_heads, layer.rope_index, row);
   if (layer.key_centre) kernels_.add_scaled(key, layer.key_centre, -1.0f, static_cast<int32_t>(keys_));
-  kernels_.multiply(query, model_.attention_scale, static_cast<int32_t>(queries_));
+  kernels_.multiply(query, query_scale(row), static_cast<int32_t>(queries_));
   if (kv_.query_factor != 0.0f) {
     for (int32_t head = 0; head < num_heads; ++head) kernels_.hadamard(query + head * size, size, kv_.query_factor);
   }
@@ -229,6 +230,12 @@ void Step::finish_heads(const qk_layer &layer, const Slots &slots, int32_t row) 
     kernels_.store_row(slots, head, step_.slots[row], key + head * size);
     kernels_.store_row(slots, num_kv_heads + head, step_.slots[row], value + head * size);
   }
+}
+
+float Step::query_scale(int32_t row) const {
+  if (model_.query_growth == 0.0f) return model_.attention_scale;
+  const float turns = static_cast<float>(1 + step_.positions[row] / model_.growth_tokens);
+  return model_.attention_scale * (1.0f + model_.query_growth * logf(turns));
 }
 
 void Step::norm_heads(float *x, const float *weight, int32_t num_heads) {

@@ -122,6 +122,8 @@ typedef struct {
   float embedding_scale;    // on the embedding's rows
   float residual_scale;     // on what attention and MLP add
   float attention_scale;    // on scores
+  float query_growth;       // 0: none; queries at position p are multiplied by 1 + this * log(1 + p / growth_tokens),
+  int32_t growth_tokens;    // the quotient rounded down; 1 or more if they grow
   float logit_scale;        // on logits
   float attention_softcap;  // 0: none
   float logit_softcap;      // 0: none; after logit_scale
