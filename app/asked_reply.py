@@ -77,7 +77,7 @@ class AskedReply:
         """
         info = self._engine.info
         if not info.has_chat_template:
-            complain(f"{info.name} is not made for chats; it continues the text.")
+            complain(f"{info.name} has no chat template that Quire can use; it continues the text.")
         try:
             code = self._make(self._request(params))
             if self._is_streaming and code == EXIT_OK:

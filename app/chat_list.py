@@ -9,7 +9,7 @@ from app.search import SearchHit
 from app.session_changes import ConversationsChanged
 from app.shown_chat import ShownChat
 from app.surroundings import Surroundings
-from app.texts import is_blank, storable
+from app.texts import as_line, is_blank, storable
 
 
 class ChatList:
@@ -65,7 +65,7 @@ class ChatList:
 
     def rename(self, conversation_id: ConversationId, title: str) -> None:
         """Give a chat another title; an empty one is ignored."""
-        title = storable(" ".join(title.split())[:MAX_TITLE_CHARS])
+        title = storable(as_line(title)[:MAX_TITLE_CHARS])
         if is_blank(title) or not self._announcer.done(
             lambda: self._store.rename(conversation_id, title)
         ):

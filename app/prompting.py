@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.conversation import Message
-from app.texts import without_directions
+from app.texts import as_line, without_directions
 from inference.request import ChatMessage
 
 TITLE_CHARS = 40
@@ -75,7 +75,7 @@ def title_from(text: str) -> str:
 
     Signs that turn the direction of writing would turn what stands beside the title, too.
     """
-    line = " ".join(without_directions(text).split())
+    line = as_line(without_directions(text))
     if len(line) <= TITLE_CHARS:
         return line
     cut = line[: TITLE_CHARS + 1].rpartition(" ")[0]

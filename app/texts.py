@@ -45,6 +45,11 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def as_line(text: str) -> str:
+    """`text` as a line without control characters: what a title may be."""
+    return " ".join("".join(sign if ord(sign) not in _CONTROLS else " " for sign in text).split())
+
+
 # Letters that turn the direction of those after them, until they are ended; and marks that only hint at one.
 _TURNING = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 _DIRECTING = _TURNING | dict.fromkeys((0x200E, 0x200F, 0x061C))

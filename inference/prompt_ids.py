@@ -41,7 +41,7 @@ def make_prompt(
     else:
         raise ChatTemplateError(
             "This model has no chat template: it can continue a text, but is not made to chat.",
-            hint="Continue as plain text, or choose a model made for chats.",
+            hint="Choose a model made for chats.",
         )
     field = "messages" if request.prompt_token_ids is None else "prompt_token_ids"
     if not prompt.token_ids:

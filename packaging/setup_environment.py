@@ -117,7 +117,9 @@ class Environment:
                 if not self.is_complete(stages):
                     self._set_up_locked(stages, lock_fd)
         except OSError as error:
-            raise SetupError(self._describe(error.strerror or str(error), str(error))) from error
+            what = error.strerror or str(error)
+            where = f" ({error.filename})" if error.filename else ""
+            raise SetupError(self._describe(f"{what}{where}", str(error))) from error
 
     def _refuse_foreign_folder(self) -> None:
         names = os.listdir(self.folder)

@@ -209,6 +209,15 @@ def test_set_up_failed_pip_says_why_and_where_the_log_is(
     assert runner.installed == []
 
 
+def test_set_up_says_where_it_may_not_write(root: Path, runner: FakeRunner) -> None:
+    (root / ".venv").write_text("no folder")
+
+    with pytest.raises(SetupError) as caught:
+        make_environment(root, runner).set_up(stages_of(root))
+
+    assert f"({root / '.venv'}). Mend that, then run" in str(caught.value)
+
+
 def test_set_up_that_went_well_leaves_no_log(root: Path, runner: FakeRunner) -> None:
     log = root / ".venv" / "setup.log"
 

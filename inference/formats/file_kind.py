@@ -55,5 +55,5 @@ def describe_foreign_file(start: bytes, size: int, *, magic: bytes = b"") -> For
         return ForeignFile("The file starts with zeros only.", INCOMPLETE_HINT)
     return ForeignFile(
         f"This is not a {magic.decode()} file: it starts with {start[:4].hex(' ')}.",
-        "Choose a file whose name ends in .gguf, or a folder with safetensors files.",
+        "Choose a model in GGUF form, or a folder with safetensors files.",
     )

@@ -31,6 +31,8 @@ _INNER_WIDTHS = (
 _EXPERTS = (
     "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "moe_num_experts",
 )  # fmt: skip
+_USED_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "top_k_experts")
+_PERIODS = ("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step")
 _SHARES = ("partial_rotary_factor", "rotary_pct")
 _WINDOWS = ("sliding_window",)
 _MAX_DEPTH = 3  # text_config, rope_parameters, full_attention
@@ -45,7 +47,7 @@ def check_sizes(folder: ModelFolder, config: Mapping[str, object]) -> None:
     Raises:
         ModelFileError: Names config.json and the field.
     """
-    bounds = _bounds(folder)
+    bounds = _bounds(folder, config)
     for name, key, value in _numbers(config, "", _MAX_DEPTH):
         low, high, why = bounds.get(key, (value, value, ""))
         if not low <= value <= high:
@@ -56,7 +58,7 @@ def check_sizes(folder: ModelFolder, config: Mapping[str, object]) -> None:
             )
 
 
-def _bounds(folder: ModelFolder) -> dict[str, tuple[int, int, str]]:
+def _bounds(folder: ModelFolder, config: Mapping[str, object]) -> dict[str, tuple[int, int, str]]:
     """The least and the most of each size, and why, as far as that is not plain."""
     counts = [
         tensor.num_elements for header in folder.headers for tensor in header.tensors.values()
@@ -65,6 +67,8 @@ def _bounds(folder: ModelFolder) -> dict[str, tuple[int, int, str]]:
     most_layers = min(MAX_LAYERS, len(counts))
     of_tensors = f", as the folder holds {len(counts):,} tensors"
     of_largest = ", as its largest tensor holds no more numbers"
+    experts = [value for _, key, value in _numbers(config, "", _MAX_DEPTH) if key in _EXPERTS]
+    most_used = int(max(experts, default=0)) or MAX_EXPERTS  # without experts nobody reads it
     kinds = (
         (_LAYERS, (1, most_layers, of_tensors if most_layers < MAX_LAYERS else "")),
         (_HEADS, (1, MAX_HEADS, "")),
@@ -74,6 +78,8 @@ def _bounds(folder: ModelFolder) -> dict[str, tuple[int, int, str]]:
         (_WIDTHS, (1, largest, of_largest)),
         (_INNER_WIDTHS, (0, largest, of_largest)),
         (_EXPERTS, (0, MAX_EXPERTS, "")),
+        (_USED_EXPERTS, (1, most_used, ", the number of experts" if experts else "")),
+        (_PERIODS, (1, MAX_INT, "")),
         (_SHARES, (0, 1, "")),
         (_WINDOWS, (-MAX_INT, MAX_INT, "")),
     )

@@ -19,6 +19,14 @@ LIBRARY_ERRORS = (
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of an error's text, shortened; its type if it has no text."""
+    """Give an error's first sentence, shortened, with its stop; its type if it has no text."""
+    if isinstance(error, KeyError):
+        return f"{str(error)[:200]} is not known."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    text = lines[0] if lines else type(error).__name__
+    for line in lines[1:]:
+        if not text.endswith(":"):
+            break
+        text = f"{text} {line}"
+    text = text[:300].rstrip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

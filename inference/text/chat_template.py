@@ -155,12 +155,18 @@ def _readable_failures() -> Iterator[None]:
         yield
     except TemplateRaisedError as error:
         raise ChatTemplateError(
-            f"The model's chat template refuses this conversation: {error}", hint=HINT
+            f"The model's chat template refuses this conversation: {_sentence(str(error))}",
+            hint=HINT,
         ) from error
     except _TEMPLATE_FAILURES as error:
         raise ChatTemplateError(
-            f"The model's chat template is faulty: {_reason(error)}", hint=HINT
+            f"The model's chat template is faulty: {_sentence(_reason(error))}", hint=HINT
         ) from error
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from inference.errors import ChatTemplateError
 
-HINT = "Continue as plain text, or choose another model."
+HINT = "Choose another model."
 MAX_WALKED = 300_000
 MAX_WIDTH = 10_000
 _WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")  # %099999d, %*d

@@ -557,7 +557,7 @@ def test_model_without_a_template_continues_the_text_and_says_so(
     assert asker.engines[0].requests[0].plain_text
     out, err = capsys.readouterr()
     assert out == "Hi you\n"
-    assert err == "quire: Fake 1B is not made for chats; it continues the text.\n"
+    assert err == "quire: Fake 1B has no chat template that Quire can use; it continues the text.\n"
 
 
 def test_bad_sampling_is_refused_before_the_model_is_opened(asker: Asker) -> None:

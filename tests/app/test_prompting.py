@@ -141,6 +141,7 @@ def test_messages_keep_a_reply_that_failed_later() -> None:
         ("word " * 8 + "x", "word word word word word word word word…"),
         ("\u202eabc\u202c \u2066d\u2069\u200e\u200f\u061c e", "abc d e"),
         ("a \u202d b", "a b"),
+        ("a\x1b[1m\0 b", "a [1m b"),
         ("\u202e" * 50 + "x" * 40, "x" * 40),
         ("\u202e\u2066 \u200f", ""),
     ],

@@ -10,16 +10,19 @@ from inference.errors import (
     ChatTemplateError,
     ComputeError,
     ContextOverflowError,
+    CpuOnlyError,
     EngineError,
     InvalidRequestError,
     ModelFileError,
     NotEnoughMemoryError,
     UnsupportedModelError,
 )
+from inference.model.library_errors import first_line
 
 EXAMPLES: list[EngineError] = [
     EngineError("It failed.", hint="Try again."),
     ModelFileError(Path("models/a.gguf"), "The file is cut off.", hint="Download it again."),
+    CpuOnlyError("/models/gptoss.gguf", "It is for the CPU.", hint="Choose the device cpu."),
     UnsupportedModelError("models/b.gguf", "The architecture is not known."),
     NotEnoughMemoryError(12_340_000_000, 4_000_000_000, is_for_chats=True),
     InvalidRequestError("top_k", "must be a whole number.", hint="Take 40."),
@@ -89,3 +92,21 @@ def test_context_overflow_error_says_so_if_the_context_was_set_to_so_little():
 
 def test_unsupported_model_error_is_a_model_file_error():
     assert isinstance(UnsupportedModelError("a", "b"), ModelFileError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("It is wrong"), "It is wrong."),
+        (ValueError("It is wrong.\nMore of it"), "It is wrong."),
+        (
+            ValueError("Error for field 'eps':\n  must be a number\n  and more"),
+            "Error for field 'eps': must be a number.",
+        ),
+        (KeyError("zzz"), "'zzz' is not known."),
+        (RuntimeError(), "RuntimeError."),
+        (ValueError("x" * 400), "x" * 300 + "."),
+    ],
+)
+def test_words_of_libraries_are_whole_sentences(error: Exception, text: str) -> None:
+    assert first_line(error) == text

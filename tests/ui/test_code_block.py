@@ -45,6 +45,19 @@ def make_block(qtbot: QtBot, code: Code, width: int = 400) -> CodeBlock:
 # ---------------------------------------------------------------- colours
 
 
+@pytest.mark.parametrize("language", ["c", "cpp", "java", "rust", "bash", "php", "kotlin"])
+def test_a_comment_on_the_last_line_is_one(qtbot: QtBot, language: str) -> None:
+    mark = "#" if language == "bash" else "//"
+    code = f"x = 1;\n{mark} all of this"
+    lines = ["<?php", *code.split("\n")] if language == "php" else code.split("\n")
+    highlighter = Highlighter(language)
+    qtbot.waitUntil(highlighter.find_lexer)
+    assert highlighter.start(lines, is_closed=True)
+    highlighter.work(NO_DEADLINE)
+    assert len(highlighter.colors) == len(lines)
+    assert highlighter.colors[-1] == ((0, len(lines[-1]), "comment"),)
+
+
 def test_highlighter_python_has_the_roles_of_the_design():
     assert colored(SOURCE)[0] == [
         ("def", "keyword"),

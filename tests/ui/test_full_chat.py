@@ -326,6 +326,25 @@ def test_message_that_is_too_long_alone_is_told_so(open_window: Opener, choice: 
     assert not window.chat.full_card.isVisible()
 
 
+@pytest.mark.parametrize("choice", ["ask", "stop"])
+def test_enter_right_after_a_too_long_text_became_another_sends_it(
+    open_window: Opener, choice: OnFull
+) -> None:
+    window = open_window(FakeScript(replies=["One."], message_tokens=3000))
+    window.start_engine()
+    window.session.choose_on_full(choice)
+    window.chat.composer.set_text(LONG)
+    window.press(Qt.Key.Key_Return)
+    window.wait(window.chat.full_card.isVisible)
+    window.press(Qt.Key.Key_Return)  # it is what it was
+    assert window.engine.requests == []
+    window.script.message_tokens = 100
+    window.chat.composer.set_text("Short")
+    window.press(Qt.Key.Key_Return)  # before its length is known
+    window.wait(lambda: len(window.engine.requests) == 1)
+    assert window.chat.composer.text == ""
+
+
 @pytest.mark.parametrize("choice", ["ask", "stop", "new_chat", "leave_out"])
 def test_message_that_no_chat_could_take_is_told_so_in_one_with_turns(
     open_window: Opener, choice: OnFull

@@ -246,7 +246,10 @@ def test_note_about_a_refused_model_goes_when_one_goes_on(open_window: Opener) -
     notice = window.chat.notice
     window.session.load_model(path)
     window.wait(notice.isVisible)
-    window.say("First")
+    window.say("First")  # of a new chat
+    assert not notice.isVisible()
+    window.session.load_model(path)
+    window.wait(notice.isVisible)
     window.say("Second")
     assert not notice.isVisible()
     window.session.load_model(path)

@@ -102,6 +102,7 @@ class Composer(QWidget):
         self._theme = theme
         self._is_replying = False
         self._block = ""
+        self._holds_until_changed = self._is_block_old = False
         self.input = ComposerInput(theme, self)
         self.button = SendButton(theme, self)
         self.input.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -113,7 +114,7 @@ class Composer(QWidget):
         self.input.last_message_wanted.connect(self.edit_last_requested)
         self.input.height_changed.connect(self.height_changed)
         self.input.refused.connect(self.refused)
-        self.input.textChanged.connect(self._show_button)
+        self.input.textChanged.connect(self._change)
         self.input.textChanged.connect(self.text_changed)
         self.button.clicked.connect(self._act)
         theme.changed.connect(self.update)
@@ -137,9 +138,16 @@ class Composer(QWidget):
         self._is_replying = is_replying
         self._show_button()
 
-    def set_block(self, reason: str) -> None:
-        """Send nothing, for this reason; "" lets it send again."""
+    def set_block(self, reason: str, *, until_changed: bool = False) -> None:
+        """Send nothing, for this reason; "" lets it send again.
+
+        Args:
+            reason: For people.
+            until_changed: It holds for what is written now; anything else may be tried.
+        """
         self._block = reason
+        self._holds_until_changed = until_changed
+        self._is_block_old = False
         self._show_button()
 
     def margins(self) -> QMargins:
@@ -189,12 +197,16 @@ class Composer(QWidget):
 
     def submit(self) -> None:
         """Send what is written, if there is anything and nothing keeps it from being sent."""
-        if not is_blank(self.text) and not self._block:
+        if not is_blank(self.text) and (not self._block or self._is_block_old):
             self.sent.emit(self.text)
 
     def _escape(self) -> None:
         if self._is_replying:
             self.stop_requested.emit()
+
+    def _change(self) -> None:
+        self._is_block_old = self._holds_until_changed
+        self._show_button()
 
     def _act(self) -> None:
         if self.button.mode == "stop":

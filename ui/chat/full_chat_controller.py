@@ -128,7 +128,7 @@ class FullChatController(QObject):
         block = "This chat is being summed up" if is_summing else ""
         if is_full:
             block = self._block(choice)
-        self._pane.composer.set_block(block)
+        self._pane.composer.set_block(block, until_changed=is_full)
         self._pane.place()
 
     def _block(self, choice: OnFull) -> str:

@@ -14,6 +14,7 @@ from app.session_changes import (
     ModelChanged,
     ModelRefused,
     ModelState,
+    ReplyStarted,
     SessionChange,
 )
 from app.settings import SettingsStore
@@ -146,7 +147,9 @@ class ModelController(QObject):
                 self._refused = change
             case GuessingChanged():
                 self._show_label()
-            case MessageAdded():
+            case (
+                MessageAdded() | ReplyStarted()
+            ):  # a new chat's first message is not added, it is there
                 self._forget_refused()  # the person goes on without it
                 self._show_hint()
             case ConversationShown():

@@ -138,7 +138,8 @@ class Highlighter:
         number = 0
         spans: list[tuple[int, int, str]] = []
         before: _TokenType | None = None
-        for index, token_type, value in lexer.get_tokens_unprocessed(text):
+        # Many lexers know a comment only by the end of its line.
+        for index, token_type, value in lexer.get_tokens_unprocessed(f"{text}\n"):
             role = _role_of(token_type)
             position, end = index, index + len(value)
             while number < len(lines) and end > starts[number + 1]:  # it reaches into later lines

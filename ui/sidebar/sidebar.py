@@ -129,6 +129,10 @@ class Sidebar(QWidget):
         self._lay_out()
         self._fade = FadeEdge(theme, "sidebar", fades_down=False, parent=self)
         self._connect()
+        bar = self.chat_list.verticalScrollBar()
+        bar.valueChanged.connect(self._show_fade)
+        bar.rangeChanged.connect(self._show_fade)
+        self._show_fade()
         theme.changed.connect(self.update)
         self._show_hint()
 
@@ -152,6 +156,11 @@ class Sidebar(QWidget):
         super().resizeEvent(event)
         bottom = self.chat_list.geometry().bottom() + 1
         self._fade.setGeometry(0, bottom - FADE_HEIGHT, self.width() - 12, FADE_HEIGHT)
+
+    def _show_fade(self) -> None:
+        """Only where more follows: what is last would not be read well under it."""
+        bar = self.chat_list.verticalScrollBar()
+        self._fade.setVisible(bar.value() < bar.maximum())
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Qt override."""
