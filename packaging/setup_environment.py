@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -165,7 +166,7 @@ class Environment:
             if name != LOCK_NAME:
                 _remove(os.path.join(self.folder, name))
         command = [self._base_python, "-m", "venv", self.folder]
-        if self._runner(command, env=pip_environment(), pass_fds=(lock_fd,)):
+        if self._runner(command, env=pip_environment(), pass_fds=(lock_fd,), is_apart=True):
             raise SetupError(
                 "Python could not make its virtual environment; its own words are above.\n"
                 + missing_venv_message(find_package_manager())
@@ -298,20 +299,44 @@ def pip_environment() -> dict[str, str]:
 
 
 def run_command(
-    command: list[str], *, env: dict[str, str], pass_fds: tuple[int, ...], quiet: bool = False
+    command: list[str],
+    *,
+    env: dict[str, str],
+    pass_fds: tuple[int, ...],
+    quiet: bool = False,
+    is_apart: bool = False,
 ) -> int:
     """Run a command to its end; Ctrl+C reaches it too, and we wait until it has cleaned up.
 
     What it prints goes to stderr: stdout belongs to the program that starts afterwards.
+
+    Args:
+        command: To run.
+        env: Its variables.
+        pass_fds: Files that it holds open.
+        quiet: It prints nothing.
+        is_apart: Ctrl+C does not reach it, which would print a traceback: it is ended then, with all
+            that it started. Not on Windows.
     """
     import subprocess
 
     output = subprocess.DEVNULL if quiet else sys.stderr.fileno()
     fds = () if os.name == "nt" else pass_fds
-    with subprocess.Popen(command, env=env, pass_fds=fds, stdout=output, stderr=output) as process:
+    with subprocess.Popen(
+        command,
+        env=env,
+        pass_fds=fds,
+        stdout=output,
+        stderr=output,
+        start_new_session=is_apart and os.name != "nt",
+    ) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
+            if is_apart and sys.platform != "win32":
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=15)
             process.kill()

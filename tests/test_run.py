@@ -3,8 +3,11 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -425,6 +428,32 @@ def test_set_up_waits_while_another_start_holds_the_lock(
 
     assert said[0].startswith("Another start")
     assert len(runner.installs) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it is not apart")
+def test_command_that_is_apart_ends_with_all_that_it_started_and_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inner = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(5); open({str(tmp_path / 'ended')!r}, 'w')"
+    outer = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])",
+    ]
+
+    def interrupt() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        setup_environment.run_command(outer, env=dict(os.environ), pass_fds=(), is_apart=True)
+    assert time.monotonic() - began < 4
+    assert capfd.readouterr().err == ""
+    time.sleep(0.2)
+    assert not (tmp_path / "ended").exists()
 
 
 def test_run_command_prints_to_stderr_unless_quiet_and_gives_the_exit_code(
