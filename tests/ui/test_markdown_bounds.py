@@ -162,3 +162,25 @@ def test_long_table_in_small_pieces_never_loses_a_row(
     stream.finish()
     (table,) = [block for block in stream.blocks if isinstance(block, Table)]
     assert [len(row) for row in table.rows] == [2] * 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 + 2 " * 2000,
+        "a - b " * 2000,
+        "see " + "`" * 9000 + " end",
+        "see " + "#" * 9000 + " end",
+        "see " + ">" * 9000 + " end",
+        "in 7. or 8) " * 1000,
+        "One. - two. + three. # four. > five. " * 300,
+    ],
+    ids=["plus", "minus", "backticks", "hashes", "quotes", "numbers", "sentences"],
+)
+def test_parts_of_a_long_line_begin_no_other_blocks(text: str) -> None:
+    blocks = parse(text)
+    assert len(blocks) > 1
+    assert all(isinstance(block, Paragraph) for block in blocks)
+    shown = "".join(run.text for block in blocks for run in block.runs)  # type: ignore[union-attr]  # paragraphs
+    assert shown.replace(" ", "") == text.replace(" ", "")
+    assert parse_in_pieces(text, list(range(7, len(text), 7))) == blocks

@@ -11,6 +11,7 @@ become final in groups, and anything else is cut at a length that no real paragr
 """
 
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -37,6 +38,9 @@ FINAL_ROWS = 32
 _SENTENCE_END = re.compile(
     "[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f][\u201d\u2019\u300d\u300f\uff09]*"
 )
+
+# A space before what could be no block of its own: neither a list's number nor a mark.
+_WORD_END = re.compile(r" (?=\S)(?!\d+[.)])")
 
 
 @lru_cache(maxsize=2)
@@ -286,6 +290,8 @@ class MarkdownStream:
 
     def _cut_at(self, end: int) -> None:
         rest = self._tail[end:]
+        if self._tail[end - 1] != "\n" and rest[:1] in string.punctuation:
+            rest = f"\\{rest}"  # in the midst of a line it begins nothing
         self._tail = self._tail[:end]
         self._step_units(is_end=True)
         self._tail = rest
@@ -335,14 +341,12 @@ def _paragraph_end(text: str) -> int:
         return 0
     return (
         text.rfind("\n", 0, MAX_PARAGRAPH_CHARS) + 1
-        or _last_sentence_end(text)
-        or text.rfind(" ", 0, MAX_PARAGRAPH_CHARS) + 1
+        or _last_end(_SENTENCE_END, text, SENTENCE_FROM)
+        or _last_end(_WORD_END, text)
         or MAX_PARAGRAPH_CHARS
     )
 
 
-def _last_sentence_end(text: str) -> int:
-    ends = [
-        found.end() for found in _SENTENCE_END.finditer(text, SENTENCE_FROM, MAX_PARAGRAPH_CHARS)
-    ]
+def _last_end(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
+    ends = [found.end() for found in pattern.finditer(text, start, MAX_PARAGRAPH_CHARS)]
     return ends[-1] if ends else 0
