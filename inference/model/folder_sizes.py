@@ -67,8 +67,10 @@ def _bounds(folder: ModelFolder, config: Mapping[str, object]) -> dict[str, tupl
     most_layers = min(MAX_LAYERS, len(counts))
     of_tensors = f", as the folder holds {len(counts):,} tensors"
     of_largest = ", as its largest tensor holds no more numbers"
-    experts = [value for _, key, value in _numbers(config, "", _MAX_DEPTH) if key in _EXPERTS]
-    most_used = int(max(experts, default=0)) or MAX_EXPERTS  # without experts nobody reads it
+    numbers = _numbers(config, "", _MAX_DEPTH)
+    experts = [value for _, key, value in numbers if key in _EXPERTS and isinstance(value, int)]
+    num_experts = max(0, *experts, 0)
+    least = 1 if num_experts else 0  # without experts nobody reads what is said of them
     kinds = (
         (_LAYERS, (1, most_layers, of_tensors if most_layers < MAX_LAYERS else "")),
         (_HEADS, (1, MAX_HEADS, "")),
@@ -78,8 +80,11 @@ def _bounds(folder: ModelFolder, config: Mapping[str, object]) -> dict[str, tupl
         (_WIDTHS, (1, largest, of_largest)),
         (_INNER_WIDTHS, (0, largest, of_largest)),
         (_EXPERTS, (0, MAX_EXPERTS, "")),
-        (_USED_EXPERTS, (1, most_used, ", the number of experts" if experts else "")),
-        (_PERIODS, (1, MAX_INT, "")),
+        (
+            _USED_EXPERTS,
+            (least, num_experts or MAX_EXPERTS, ", the experts" if num_experts else ""),
+        ),
+        (_PERIODS, (least, MAX_INT, "")),
         (_SHARES, (0, 1, "")),
         (_WINDOWS, (-MAX_INT, MAX_INT, "")),
     )

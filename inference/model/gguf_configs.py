@@ -245,10 +245,8 @@ def gpt_oss_config(meta: GgufMetadata) -> ConfigValues:
         "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
         "hidden_act": "clamped_swish",
         "attention_bias": True,
-        "rope_parameters": {
-            **rope,
-            "truncate": False,
-        },  # unlike every other YaRN, and not in the file
+        # Unlike every other YaRN, and not in the file.
+        "rope_parameters": {**rope, "truncate": False},
         "sliding_window": meta.integer("attention.sliding_window", _GPT_OSS_WINDOW),
         "layer_types": layer_types(meta, whole_number(values, "num_hidden_layers"), period=2),
     }

@@ -41,10 +41,12 @@ def folder(tmp_path: Path) -> Path:
         ({"hidden_size": 0}, "hidden_size"),
         ({"vocab_size": 2**31}, "vocab_size"),
         ({"num_local_experts": 2**16 + 1}, "num_local_experts"),
+        ({"num_local_experts": float("inf")}, "num_local_experts"),
+        ({"num_local_experts": -1, "num_experts_per_tok": 2}, "num_local_experts"),
         ({"num_experts": 6, "num_experts_per_tok": 7}, "num_experts_per_tok"),
         ({"num_local_experts": 6, "num_experts_per_tok": 0}, "num_experts_per_tok"),
         ({"text_config": {"n_routed_experts": 4, "moe_k": -1}}, "text_config.moe_k"),
-        ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({"num_experts": 6, "decoder_sparse_step": 0}, "decoder_sparse_step"),
         ({"sliding_window": 2**63}, "sliding_window"),
         ({"partial_rotary_factor": 1e18}, "partial_rotary_factor"),
         ({"text_config": {"num_hidden_layers": 10**5}}, "text_config.num_hidden_layers"),
@@ -90,7 +92,9 @@ def test_largest_sizes_and_what_is_no_number_are_left_to_the_tensors(folder: Pat
         "intermediate_size": [VOCAB_SIZE] * 4,
         "sliding_window": -1,
         "partial_rotary_factor": 1.0,
-        "num_experts_per_tok": 2,  # there are no experts
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "decoder_sparse_step": 0,
     }
     edit_config(folder, **changes)
     config = check_config(checked)
