@@ -233,7 +233,7 @@ class Reply:
         return parts if self._began is not None else ()
 
     def _ids_of_shown(self) -> tuple[int, ...]:
-        """Ids that decode to exactly what was shown.
+        """Ids that decode to exactly what was shown; in channels a mark that was cut is left out.
 
         They are the sampled ones, as far as they go. Where a stop string cut the text within a
         token, the few characters before the cut get ids of their own.

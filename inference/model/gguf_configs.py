@@ -36,7 +36,9 @@ def mistral3_config(meta: GgufMetadata) -> ConfigValues:
     rope = table(values, "rope_parameters")
     context = whole_number(values, "max_position_embeddings")
     grown = {
-        "original_max_position_embeddings": context,  # where nothing is scaled
+        "original_max_position_embeddings": meta.integer(
+            "rope.scaling.original_context_length", context
+        ),
         **rope,
         "llama_4_scaling_beta": meta.optional_number("attention.temperature_scale") or 0.0,
     }

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 _CHANNEL, _START, _MESSAGE = "<|channel|>", "<|start|>", "<|message|>"
 _THOUGHTS = ("analysis", "commentary")
-_BLANK_LINE = b"\n\n"
+_OPENER, _CLOSER, _BLANK_LINE = b"<think>", b"</think>", b"\n\n"
 
 
 def has_channels(control_tokens: Mapping[str, int]) -> bool:
@@ -54,6 +54,13 @@ class ChannelReader:
         self._has_text = True
         return data
 
+    def said(self, token_id: int, data: bytes) -> bytes:
+        """The same as `push` without thoughts and their marks."""
+        shown = self.push(token_id, data)
+        if self._is_thinking or (token_id == self._message_id and shown == _CLOSER):
+            return b""
+        return shown
+
     def _begin_message(self) -> bytes:
         """The channel's name is complete."""
         words = (
@@ -64,9 +71,9 @@ class ChannelReader:
         if is_thought and not self._has_text:
             # Only at the very beginning are thoughts told from text.
             begins, self._is_thinking = not self._is_thinking, True
-            return b"<think>" if begins else b""
+            return _OPENER if begins else b""
         if not is_thought and self._is_thinking:
             self._is_thinking = False
             self._has_text = True
-            return b"</think>"
+            return _CLOSER
         return _BLANK_LINE if self._has_text else b""

@@ -51,8 +51,8 @@ def end_ids(names: Mapping[str, int], told: Iterable[int | None]) -> frozenset[i
     ends = {token_id for token_id in told if token_id is not None}
     ends |= {token_id for name, token_id in names.items() if name in END_OF_TURN}
     if has_channels(names):  # a message ends, the reply goes on; but a call waits for an answer
-        ends -= {names[name] for name in ("<|end|>",) if name in names}
         ends |= {names[name] for name in ("<|call|>",) if name in names}
+        ends = ends - {names.get("<|end|>")} or ends
     return frozenset(ends)
 
 

@@ -38,15 +38,15 @@ class Preparation:
         initials = {re.escape(name[0]) for name in tokenizer.markup_tokens}
         controls = [name for name in tokenizer.control_tokens if name in tokenizer.markup_tokens]
         self._initial = re.compile(f"[{''.join(sorted(initials))}]") if initials else None
-        self._has_channels = tokenizer.has_channels
+        self._tokenizer = tokenizer
         self._control = re.compile("|".join(map(re.escape, controls))) if controls else None
 
     def prepare(self, index: int, message: ChatMessage, *, marks_end: bool = False) -> ChatMessage:
         """The message as the template may see it; its ids are left out."""
-        content = _NONCHARACTERS.sub(REPLACEMENT, message.content)
-        is_reply = message.role == "assistant"
-        if is_reply and self._has_channels:
-            content = without_thoughts(content)
+        content, is_reply = message.content, message.role == "assistant"
+        if is_reply and self._tokenizer.has_channels:
+            content = self._said(message)
+        content = _NONCHARACTERS.sub(REPLACEMENT, content)
         if is_reply:
             content = self._broken_controls(content)
         elif self._initial:
@@ -55,9 +55,15 @@ class Preparation:
         if marks_end and spoken:  # templates ask whether a content is empty
             content = f"{spoken}{_STOP}{_digits(index)}{_STOP_END}{content[len(spoken) :]}"
         # In channels the template writes the header of a reply, and thoughts are in a message of their own.
-        if is_reply and message.token_ids and not self._has_channels:
+        if is_reply and message.token_ids and not self._tokenizer.has_channels:
             content = f"{_START}{_digits(index)}{_START_END}{content}{_END}"
         return ChatMessage(message.role, content)
+
+    def _said(self, message: ChatMessage) -> str:
+        """A reply without thoughts; its text may speak of their marks, its ids never do."""
+        if message.token_ids:
+            return self._tokenizer.said(message.token_ids)
+        return without_thoughts(message.content)
 
     def _broken_controls(self, content: str) -> str:
         """A reply's text with only its control strings broken.

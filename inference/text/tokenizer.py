@@ -228,6 +228,13 @@ class Tokenizer:
         text = data.decode("utf-8", "replace")
         return text.removeprefix(" ") if self.prefix.is_stripped else text
 
+    def said(self, ids: Iterable[int]) -> str:
+        """The text of a reply that was written in channels, without what was thought."""
+        reader = ChannelReader(self.markup.control)
+        bytes_of = self.vocabulary.bytes_of
+        data = b"".join(reader.said(token_id, bytes_of(token_id)) for token_id in ids)
+        return data.decode("utf-8", "replace")
+
     def _text_of(self, token_id: int) -> bytes:
         return b"" if token_id in self._control_ids else self.vocabulary.bytes_of(token_id)
 

@@ -58,6 +58,7 @@ def stream(tokenizer: Tokenizer, ids: list[int]) -> str:
         (f"{THOUGHT}a<|end|><|start|>assistant<|message|>b", "<think>a</think>b"),
         (f"{THOUGHT}a<|end|>{SAID}b<|end|>{SAID}c", "<think>a</think>b\n\nc"),
         (f"<|message|>b<|end|><|start|>assistant{THOUGHT}a", "b\n\na"),
+        (f"{THOUGHT}a<|end|>{SAID}<|end|><|start|>assistant{THOUGHT}b", "<think>a</think>\n\nb"),
         (f"{THOUGHT}é👍<|end|>{SAID}é", "<think>é👍</think>é"),
         ("", ""),
     ],
@@ -81,7 +82,9 @@ def test_any_ids_are_streamed_as_they_are_decoded(parts: list[str]) -> None:
 def test_a_message_that_ends_does_not_end_the_reply() -> None:
     ends = {TOKENIZER.vocabulary.piece(token_id) for token_id in TOKENIZER.eos_ids}
     assert ends == {"<|return|>", "<|call|>", "<|endoftext|>"}
-    # Phi 3 ends its turns with the same word.
+    # Of a vocabulary that has no other end it must be one, and Phi 3 ends turns with the same word.
+    names = {"<|start|>": 1, "<|channel|>": 2, "<|message|>": 3, "<|end|>": 4}
+    assert end_ids(names, [4]) == {4}
     assert end_ids({"<|user|>": 1, "<|end|>": 2, "x": 3}, [None, 4]) == {1, 2, 4}
 
 
@@ -134,3 +137,26 @@ def test_of_earlier_replies_a_prompt_has_what_was_said() -> None:
 )
 def test_text_without_thoughts(text: str, rest: str) -> None:
     assert without_thoughts(text) == rest
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("<|channel|>final<|message|><think> is a tag", "<think> is a tag"),
+        (
+            "<|channel|>final<|message|><think> is a tag</think> used",
+            "<think> is a tag</think> used",
+        ),
+        (f"{THOUGHT}explain that </think> closes<|end|>{SAID}Use both.", "Use both."),
+        (f"{THOUGHT}a<|end|><|start|>assistant{THOUGHT}b<|end|>{SAID}c", "c"),
+        (f"{THOUGHT}a<|end|>{SAID}b<|end|>{SAID}c", "b\n\nc"),
+        (f"{THOUGHT}a", ""),
+    ],
+)
+def test_what_was_said_is_known_by_ids_whatever_the_text_speaks_of(written: str, said: str) -> None:
+    ids = ids_of(written)
+    answer = ChatMessage("assistant", TOKENIZER.decode(ids), token_ids=tuple(ids))
+    messages = [*chat("u:Hi"), answer, *chat("u:So?")]
+    prompt = build_prompt(messages, template=TEMPLATE, tokenizer=TOKENIZER)
+    text = TOKENIZER.decode(prompt.token_ids, skip_control=False)
+    assert f"{SAID}{said}<|end|><|start|>user<|message|>So?" in text

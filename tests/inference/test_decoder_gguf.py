@@ -8,9 +8,19 @@ import torch
 from transformers import Phi3Config, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from inference.formats.gguf import GgufFile
+from inference.model.gguf_decoder import describe_gguf
+from inference.model.gguf_models import plan_model
 from inference.model.loader import load_model
 from tests.inference.gguf_files import write_twin
-from tests.inference.gguf_twins import TWINS, make_twin, remake, wide_config
+from tests.inference.gguf_twins import (
+    EXTRA,
+    TWINS,
+    make_twin,
+    make_twin_module,
+    remake,
+    wide_config,
+)
 from tests.inference.tiny_decoders import ROPES, decoder_from_gguf, make_decoder_runner
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
@@ -106,3 +116,30 @@ def test_starter_model_gives_logits_of_the_bridge(starter_model_path: Path) -> N
         actual = run_chunked(ours, tokens, TABLE, chunk_tokens=chunk_tokens)
         torch.testing.assert_close(actual, expected, atol=1e-3, rtol=0)
         assert torch.equal(actual.argmax(1), expected.argmax(1))
+
+
+def test_queries_grow_without_a_scaling_too(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "default", "rope_theta": 20_000.0, "original_max_position_embeddings": 9,
+        "llama_4_scaling_beta": 0.3,
+    }  # fmt: skip
+    module = make_twin_module("mistral3", rope_parameters=rope)
+    extra: dict[str, object] = {
+        "mistral3.rope.scaling.original_context_length": 9,
+        "mistral3.attention.temperature_scale": 0.3,
+        "mistral3.attention.sliding_window": 4,  # as files may say that have none
+    }
+    assert_same_logits(write_twin(module, tmp_path / "twin.gguf", extra=extra), module)
+
+
+def test_gpt_oss_looks_back_so_far_if_the_file_does_not_say(tmp_path: Path) -> None:
+    module = make_twin_module("gpt-oss")
+    path = write_twin(
+        module,
+        tmp_path / "twin.gguf",
+        extra=EXTRA["gpt-oss"],
+        drop_keys=("gpt-oss.attention.sliding_window",),
+    )
+    with GgufFile.read(path) as file:
+        spec = describe_gguf(plan_model(file), file).spec
+    assert [layer.window for layer in spec.layers] == [128, None, 128, None]

@@ -144,8 +144,10 @@ def test_kernels_compute_biases_of_experts_as_torch_does(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("role", ["router_bias", "gate_bias", "up_bias", "down_bias"])
-def test_a_bias_that_is_no_number_is_not_passed_over(isa: str, role: Role) -> None:
+@pytest.mark.parametrize(
+    "role", ["router_bias", "gate_bias", "up_bias", "down_bias", "query", "key", "sinks"]
+)
+def test_what_is_no_number_is_not_passed_over(isa: str, role: Role) -> None:
     use_isa(isa)
     spec = make_biased_spec()
     weights = make_weights(spec)

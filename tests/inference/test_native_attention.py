@@ -153,6 +153,19 @@ def test_sinks_equal_the_reference(
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_what_is_no_number_stays_none_beside_a_sink(isa: str) -> None:
+    use_isa(isa)
+    sequences = Sequences(make_model(), "fp32", [700])
+    sequences.add_sinks(torch.tensor([-5.0, -1.0, 0.0, 1.0, 5.0, 3e38]))
+    assert torch.isfinite(sequences.attend([(0, 600, 700)])).all()
+    assert (sequences.attend([(0, 600, 700)])[:, 5] == 0).all()
+    sequences.queries[0][650, :, 3] = torch.nan
+    out = sequences.attend([(0, 600, 700)])
+    assert torch.isnan(out[50]).all()
+    assert torch.isfinite(out[51:]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 500, 513])
 def test_windows_equal_the_reference(isa: str, window: int) -> None:
     use_isa(isa)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from transformers import (
@@ -363,3 +363,25 @@ def test_text_of_a_model_has_what_is_not_as_in_most() -> None:
     assert grown.text != text
     assert "query_growth=QueryGrowth(factor=0.1, num_tokens=16)" in grown.text
     assert replace(spec, residual_scale=0.5).text != text
+    # Whatever differs, the text does.
+    others: dict[str, object] = {
+        "attention_softcap": 5.0,
+        "logit_softcap": 5.0,
+        "experts": ExpertSpec(4, 2, weights_sum_to_one=True),
+        "stable_context_tokens": 7,
+        "activation": "clamped_swish",
+        "layer_roles": spec.layer_roles[:-1],
+    }
+    for each in fields(spec):
+        value = getattr(spec, each.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            others[each.name] = value + 1
+    texts = {replace(spec, **{name: value}).text for name, value in others.items()}  # type: ignore[arg-type]  # of each its type
+    assert len(texts | {text}) == len(others) + 1
+
+
+def test_growth_of_queries_is_read_from_rope_scaling_too() -> None:
+    config = json.loads(make_variant("ministral3-growing").config.to_json_string(False))
+    assert spec_from_folder(config).query_growth == QueryGrowth(0.4, 37)
+    config["rope_scaling"] = {**config["rope_parameters"], "llama_4_scaling_beta": 0.2}
+    assert spec_from_folder(config).query_growth == QueryGrowth(0.2, 37)
