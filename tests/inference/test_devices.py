@@ -62,7 +62,7 @@ def test_device_that_is_passed_over_is_logged_with_its_reason(
     machine["cuda"] = LONG
     with caplog.at_level(logging.WARNING):
         choose_device("auto")
-    assert caplog.messages == [f"cuda is there and cannot be used: {NO_CODE}"]
+    assert caplog.messages == [f"cuda is there and cannot be used: {NO_CODE}."]
 
 
 def test_device_that_is_ordered_and_does_not_compute_is_refused(machine: dict[str, str]) -> None:
@@ -71,7 +71,7 @@ def test_device_that_is_ordered_and_does_not_compute_is_refused(machine: dict[st
     with pytest.raises(InvalidRequestError) as raised:
         choose_device("cuda")
     assert raised.value.field == "device"
-    assert str(raised.value) == f"device: cannot be 'cuda' here: {NO_CODE}"
+    assert str(raised.value) == f"device: cannot be 'cuda' here: {NO_CODE}."
     assert "cpu" in raised.value.hint
 
 
@@ -83,7 +83,7 @@ def test_cpu_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torch_that_was_built_without_a_device_says_so() -> None:
     assert why_unusable("cpu") == ""
     if torch.version.cuda is None and torch.version.hip is None:
-        assert why_unusable("cuda") == "Torch not compiled with CUDA enabled"
+        assert why_unusable("cuda") == "Torch not compiled with CUDA enabled."
 
 
 def test_engine_computes_on_the_cpu_if_the_card_cannot(machine: dict[str, str]) -> None:

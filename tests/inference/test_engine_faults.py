@@ -75,7 +75,7 @@ def test_chat_without_a_template_is_refused_and_plain_text_works() -> None:
     messages = (ChatMessage("user", "Once upon"),)
     with pytest.raises(ChatTemplateError) as raised:
         engine.add_request(GenerateRequest("c", messages=messages))
-    assert "plain text" in raised.value.hint
+    assert raised.value.hint == "Choose a model made for chats."
     assert not engine.has_work
     request = GenerateRequest("c", messages=messages, params=greedy(3), plain_text=True)
     outputs = answer(engine, request)
