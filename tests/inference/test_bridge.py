@@ -263,7 +263,7 @@ def test_untested_architecture_whose_code_fails_is_refused(monkeypatch: pytest.M
         raise RuntimeError("view size is not compatible\nwith more")
 
     monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", fail)
-    with pytest.raises(UnsupportedModelError, match=r"brand_new.*over blocks: view size.*ible$"):
+    with pytest.raises(UnsupportedModelError, match=r"brand_new.*over blocks: view size.*ible\.$"):
         verify("brand_new", bridge, runner, Path("odd"))
     # Memory that ran out says nothing of the model.
     monkeypatch.setattr(type(module.model.layers[2].mlp), "forward", run_out)
