@@ -47,7 +47,7 @@ def without_controls(text: str) -> str:
 
 def as_line(text: str) -> str:
     """`text` as a line without control characters: what a title may be."""
-    return " ".join("".join(sign if ord(sign) not in _CONTROLS else " " for sign in text).split())
+    return " ".join(text.translate(dict.fromkeys(_CONTROLS, " ")).split())
 
 
 # Letters that turn the direction of those after them, until they are ended; and marks that only hint at one.

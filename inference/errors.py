@@ -134,3 +134,9 @@ def _rebuild_model_file_error(
 
 def _rebuild_invalid_request(field: str, reason: str, hint: str) -> InvalidRequestError:
     return InvalidRequestError(field, reason, hint=hint)
+
+
+def as_sentence(text: str) -> str:
+    """Words of somebody else with a stop at their end, as more words follow."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -3,6 +3,8 @@
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from inference.errors import as_sentence
+
 LIBRARY_ERRORS = (
     StrictDataclassError,
     SafetensorError,
@@ -28,5 +30,4 @@ def first_line(error: BaseException) -> str:
         if not text.endswith(":"):
             break
         text = f"{text} {line}"
-    text = text[:300].rstrip()
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return as_sentence(text[:300])

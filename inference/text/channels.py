@@ -63,11 +63,11 @@ class ChannelReader:
 
     def _begin_message(self) -> bytes:
         """The channel's name is complete."""
-        words = (
-            (self._header or b"").decode("utf-8", "replace").split() if self._names_channel else []
+        name = (
+            (self._header or b"").decode("utf-8", "replace").strip() if self._names_channel else ""
         )
         self._header = None
-        is_thought = bool(words) and words[0] in _THOUGHTS
+        is_thought = name.partition(" ")[0] in _THOUGHTS
         if is_thought and not self._has_text:
             # Only at the very beginning are thoughts told from text.
             begins, self._is_thinking = not self._is_thinking, True

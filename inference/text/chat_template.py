@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import jinja2
 
-from inference.errors import ChatTemplateError
+from inference.errors import ChatTemplateError, as_sentence
 from inference.request import ChatMessage
 from inference.text.message_shape import MessageShape, shape_messages
 from inference.text.template_bounds import HINT, Budget, TemplateBoundsError
@@ -155,18 +155,13 @@ def _readable_failures() -> Iterator[None]:
         yield
     except TemplateRaisedError as error:
         raise ChatTemplateError(
-            f"The model's chat template refuses this conversation: {_sentence(str(error))}",
+            f"The model's chat template refuses this conversation: {as_sentence(str(error))}",
             hint=HINT,
         ) from error
     except _TEMPLATE_FAILURES as error:
         raise ChatTemplateError(
-            f"The model's chat template is faulty: {_sentence(_reason(error))}", hint=HINT
+            f"The model's chat template is faulty: {as_sentence(_reason(error))}", hint=HINT
         ) from error
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _reason(error: BaseException) -> str:

@@ -50,10 +50,12 @@ def end_ids(names: Mapping[str, int], told: Iterable[int | None]) -> frozenset[i
     """
     ends = {token_id for token_id in told if token_id is not None}
     ends |= {token_id for name, token_id in names.items() if name in END_OF_TURN}
-    if has_channels(names):  # a message ends, the reply goes on; but a call waits for an answer
-        ends |= {names[name] for name in ("<|call|>",) if name in names}
-        ends = ends - {names.get("<|end|>")} or ends
-    return frozenset(ends)
+    if not has_channels(names):
+        return frozenset(ends)
+    if "<|call|>" in names:  # it waits for an answer
+        ends.add(names["<|call|>"])
+    of_replies = ends - {names.get("<|end|>")}  # which ends a message, and the reply goes on
+    return frozenset(of_replies or ends)
 
 
 def without_thoughts(text: str) -> str:

@@ -164,6 +164,18 @@ def test_long_table_in_small_pieces_never_loses_a_row(
     assert [len(row) for row in table.rows] == [2] * 100
 
 
+def test_marks_after_the_place_of_a_cut_are_kept() -> None:
+    for text in (
+        "One word. **Bold** and `code`. *Slanted*, [1] too. " * 200,
+        "你好。**粗体**。" * 900,
+    ):
+        blocks = parse(text)
+        assert len(blocks) > 1
+        shown = "".join(run.text for block in blocks for run in block.runs)  # type: ignore[union-attr]  # paragraphs
+        assert not {"*", "`", "\\"}.intersection(shown)
+        assert parse_in_pieces(text, list(range(7, len(text), 7))) == blocks
+
+
 @pytest.mark.parametrize(
     "text",
     [

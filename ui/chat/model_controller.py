@@ -147,10 +147,9 @@ class ModelController(QObject):
                 self._refused = change
             case GuessingChanged():
                 self._show_label()
-            case (
-                MessageAdded() | ReplyStarted()
-            ):  # a new chat's first message is not added, it is there
-                self._forget_refused()  # the person goes on without it
+            case MessageAdded() | ReplyStarted():
+                # The person goes on without it; the first message of a new chat is not added, it is there.
+                self._forget_refused()
                 self._show_hint()
             case ConversationShown():
                 self._show_hint()

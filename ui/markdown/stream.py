@@ -11,7 +11,6 @@ become final in groups, and anything else is cut at a length that no real paragr
 """
 
 import re
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -35,12 +34,14 @@ MAX_OPEN_BRACKETS = 60
 SLICE_CHARS = 4_000
 FINAL_ROWS = 32
 """So many rows of an open table become final together."""
+# What follows is known for a bit, and would begin no block of its own: what is cut off begins a line.
+_NO_BLOCK = r"(?=\S[^\n]{3})(?!#{1,6} |>|[-+*] |[-_*]{3}|```|~~~|\d+[.)]|\[[^\]]*\]:)"
 _SENTENCE_END = re.compile(
-    "[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f][\u201d\u2019\u300d\u300f\uff09]*"
+    "(?:[.!?\u2026][\"'\u201d\u2019)\\]*_]* |[\u3002\uff01\uff1f][\u201d\u2019\u300d\u300f\uff09]*)"
+    + _NO_BLOCK
 )
-
-# A space before what could be no block of its own: neither a list's number nor a mark.
-_WORD_END = re.compile(r" (?=\S)(?!\d+[.)])")
+_WORD_END = re.compile(" " + _NO_BLOCK)
+_BLOCK_MARKS = frozenset("#>*+-_=`~|")
 
 
 @lru_cache(maxsize=2)
@@ -289,9 +290,9 @@ class MarkdownStream:
         return None
 
     def _cut_at(self, end: int) -> None:
-        rest = self._tail[end:]
-        if self._tail[end - 1] != "\n" and rest[:1] in string.punctuation:
-            rest = f"\\{rest}"  # in the midst of a line it begins nothing
+        before, rest = self._tail[end - 1], self._tail[end:]
+        if rest[:1] in _BLOCK_MARKS and (before.isalnum() or before in _BLOCK_MARKS):
+            rest = f"\\{rest}"  # cut within a word, which begins nothing
         self._tail = self._tail[:end]
         self._step_units(is_end=True)
         self._tail = rest
