@@ -73,6 +73,7 @@ class Layer(ctypes.Structure):
         ("post_mlp_norm", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
+        ("value_norm", c_void_p),
         ("query", Matrix),
         ("key", Matrix),
         ("value", Matrix),
@@ -95,8 +96,16 @@ class Layer(ctypes.Structure):
         ("down_bias", c_void_p),
         ("sinks", c_void_p),
         ("key_centre", c_void_p),
+        ("ple_gate", Matrix),
+        ("ple_output", Matrix),
+        ("post_ple_norm", c_void_p),
+        ("layer_scale", c_void_p),
         ("window", c_int32),
         ("rope_index", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("mlp_size", c_int32),
+        ("kv_layer", c_int32),
     )
 
 
@@ -106,7 +115,7 @@ class Rope(ctypes.Structure):
     _fields_ = (
         ("inverse_frequencies", c_void_p),
         ("factor", c_float),
-        ("reserved", c_int32),
+        ("num_pairs", c_int32),
     )
 
 
@@ -121,7 +130,7 @@ class Model(ctypes.Structure):
         ("head_dim", c_int32),
         ("mlp_size", c_int32),
         ("vocab_size", c_int32),
-        ("rotary_dim", c_int32),
+        ("ple_size", c_int32),
         ("activation", c_int32),
         ("query_key_norm", c_int32),
         ("norm_epsilon", c_float),
@@ -142,6 +151,9 @@ class Model(ctypes.Structure):
         ("layers", c_void_p),
         ("embedding", Matrix),
         ("head", Matrix),
+        ("ple_embedding", Matrix),
+        ("ple_projection", Matrix),
+        ("ple_norm", c_void_p),
         ("final_norm", c_void_p),
     )
 
@@ -149,7 +161,13 @@ class Model(ctypes.Structure):
 class KvLayer(ctypes.Structure):
     """One layer's slots."""
 
-    _fields_ = (("planes", c_void_p * 5),)
+    _fields_ = (
+        ("planes", c_void_p * 5),
+        ("value_groups", c_int32),
+        ("reserved", c_int32),
+        ("stored_factor", c_float),
+        ("query_factor", c_float),
+    )
 
 
 class Kv(ctypes.Structure):
@@ -157,10 +175,8 @@ class Kv(ctypes.Structure):
 
     _fields_ = (
         ("scheme", c_int32),
-        ("value_groups", c_int32),
+        ("num_layers", c_int32),
         ("num_slots", c_int64),
-        ("stored_factor", c_float),
-        ("query_factor", c_float),
         ("layers", c_void_p),
     )
 

@@ -4,11 +4,11 @@ It is the model for every device that torch knows, and what the C++ kernels are 
 are no tricks in it. Norms and rotary embedding are computed in float32, the rest in the model's type.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from inference.attention.base import AttentionBackend, LayerCall
@@ -22,21 +22,21 @@ from inference.model.experts import Activate, Experts, clamped_swish
 from inference.model.graphs import GraphRunner
 from inference.model.key_centres import key_centres
 from inference.model.layer_stream import LayerStream
-from inference.model.linear import FastLinear, use_fast_linear
+from inference.model.linear import FastLinear, Linear, fast_linear
 from inference.model.norms import norm_weight, rms_norm
+from inference.model.ple import Ple
 from inference.model.rotary import Rotary, Turns
 from inference.model.runner import ModelRunner
 from inference.model.spec import (
     BIAS_OF,
     EXPERT_MATRICES,
     EXPERT_ROLES,
+    PLE_MATRICES,
     ModelSpec,
     QueryGrowth,
     Role,
     WeightKey,
 )
-
-Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
 _ACTIVATIONS: dict[str, Activate] = {
     "silu": lambda gate, up: functional.silu(gate).mul_(up),
@@ -52,21 +52,38 @@ class StepBlocks:
         slots: Where this step's tokens go, (T,), int64; set before each forward.
     """
 
-    def __init__(self, kv: KvTensors, attention: AttentionBackend) -> None:
+    def __init__(
+        self,
+        kv: KvTensors,
+        attention: AttentionBackend,
+        shared_layers: frozenset[int] = frozenset(),
+    ) -> None:
+        """Take the memory, its reader, and the layers whose keys and values others attend to as well."""
         self._kv = kv
         self._attention = attention
+        self._shared: dict[int, KeyValues | None] = dict.fromkeys(shared_layers)
         self.slots = torch.empty(0, dtype=torch.int64)
 
-    def attend(self, layer: int, query: Tensor, new: KeyValues, call: LayerCall) -> Tensor:
+    def attend(self, layer: int, query: Tensor, new: KeyValues | None, call: LayerCall) -> Tensor:
         """Store one layer's new keys and values, (1, KH, T, D), and attend.
 
         Queries (1, H, T, D) meet keys as a later step would read them. So it makes no difference in
         which chunk a token was computed.
 
+        Args:
+            layer: Where keys and values are stored.
+            query: (1, H, T, D).
+            new: What is to be stored; None if it was in this step.
+            call: How to attend.
+
         Returns:
             (1, T, H, D).
         """
-        stored = self._kv.write(layer, self.slots, new)
+        stored = self._shared[layer] if new is None else self._kv.write(layer, self.slots, new)
+        if stored is None:
+            raise RuntimeError(f"layer {layer} has stored nothing in this step")
+        if layer in self._shared:
+            self._shared[layer] = stored
         past = self._kv.layers[layer]
         if past.rotation is None:
             return self._attention.attend(query, stored, past, call)
@@ -112,7 +129,7 @@ class TorchDecoder:
             stream: Brings over the weights of layers that are kept on the host; `linears` has them.
         """
         embedding = weights[WeightKey("embedding")]
-        self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
+        self.geometry = tuple(LayerGeometry(*shape) for shape in spec.kv_shapes)
         self.dtype = embedding.dtype
         self.device = embedding.device
         self.vocab_size = spec.vocab_size
@@ -127,7 +144,11 @@ class TorchDecoder:
         ready = linears or {}
         head = WeightKey("head")
         self._head = ready[head] if head in ready else fast_linear(weights[head], None)
-        self._ropes = [Rotary.on(self.device, rope, spec.head_dim) for rope in spec.ropes]
+        self._ple = Ple.build(spec, weights, ready) if spec.ple_size else None
+        self._ropes = [
+            Rotary.on(self.device, rope, spec.head_dim_of_rope(index))
+            for index, rope in enumerate(spec.ropes)
+        ]
         centres = [
             None if centre is None else torch.from_numpy(centre).unsqueeze(1).to(embedding)
             for centre in key_centres(spec, weights)
@@ -140,7 +161,8 @@ class TorchDecoder:
 
     def make_cache(self, kv: KvTensors, attention: AttentionBackend) -> StepBlocks:
         """See `TorchModel`."""
-        return StepBlocks(kv, attention)
+        shared = {layer.kv_layer for layer in self._spec.layers if layer.kv_layer is not None}
+        return StepBlocks(kv, attention, frozenset(shared))
 
     def make_runner(self, kv: KvTensors, attention: AttentionBackend) -> ModelRunner | GraphRunner:
         """See `LanguageModel`; decode steps are replayed where there are CUDA graphs and a spare block."""
@@ -163,15 +185,19 @@ class TorchDecoder:
         x = functional.embedding(token_ids[0], self._embedding) * spec.embedding_scale
         turns = [rope.turns(positions[0]) for rope in self._ropes]
         growth = _growth(spec.query_growth, positions[0], self.dtype)
+        ple = None if self._ple is None else self._ple.parts(token_ids[0], x)
         for index, layer in enumerate(self._layers):
-            added = self._attention(index, layer, x, turns[layer.rope_index], growth, cache)
+            added = self._attention(layer, x, turns[layer.rope_index], growth, cache)
             x.add_(added, alpha=spec.residual_scale)
             x.add_(self._mlp(layer, x), alpha=spec.residual_scale)
+            if ple is not None:
+                x.add_(self._per_layer(layer, x, ple[:, index]), alpha=spec.residual_scale)
+            if layer.scale is not None:
+                x.mul_(layer.scale)
         return self._logits(x[keep])
 
     def _attention(
         self,
-        index: int,
         layer: "_Layer",
         x: Tensor,
         turns: Turns,
@@ -180,15 +206,21 @@ class TorchDecoder:
     ) -> Tensor:
         """What one layer's attention adds to x, (T, hidden)."""
         a = self._norm(layer, "attention_norm", x)
-        query, key, value = (layer.linears[role](a) for role in ("query", "key", "value"))
-        query = self._norm_heads(layer, "query_norm", query)
-        key = self._norm_heads(layer, "key_norm", key)
-        query, key = turns.apply(query, key)
-        if layer.key_centre is not None:
-            key = key - layer.key_centre
+        query = self._norm_heads(layer, "query_norm", layer.linears["query"](a))
+        if "key" in layer.linears:
+            key = product = layer.linears["key"](a)
+            value = layer.linears["value"](a) if "value" in layer.linears else product
+            key = self._norm_heads(layer, "key_norm", key)
+            query, key = turns.apply(query, key)
+            if layer.key_centre is not None:
+                key = key - layer.key_centre
+            new = KeyValues(key, self._values(value, turns.head_dim))
+        else:
+            query, _ = turns.apply(query, query[:, :0])
+            new = None
         if growth is not None:
             query = query * growth
-        out = cache.attend(index, query, KeyValues(key, self._heads(value)), layer.call)
+        out = cache.attend(layer.kv_layer, query, new, layer.call)
         out = layer.linears["output"](out.reshape(x.shape[0], -1))
         return self._norm(layer, "post_attention_norm", out)
 
@@ -201,6 +233,11 @@ class TorchDecoder:
             inner = self._activation(layer.linears["gate"](m), layer.linears["up"](m))
             out = layer.linears["down"](inner)
         return self._norm(layer, "post_mlp_norm", out)
+
+    def _per_layer(self, layer: "_Layer", x: Tensor, embedded: Tensor) -> Tensor:
+        """What one layer's part of the per-layer embeddings, (T, P), adds to x, (T, hidden)."""
+        inner = self._activation(layer.linears["ple_gate"](x), embedded)
+        return self._norm(layer, "post_ple_norm", layer.linears["ple_output"](inner))
 
     def _logits(self, x: Tensor) -> Tensor:
         """(rows, hidden) to (rows, V), float32."""
@@ -224,9 +261,12 @@ class TorchDecoder:
         parts = x.view(x.shape[0], -1, weight.shape[0])
         return rms_norm(parts, weight, self._spec.norm_epsilon).view(x.shape)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """(T, heads * D) to (1, heads, T, D)."""
-        return x.view(1, x.shape[0], -1, self._spec.head_dim).transpose(1, 2)
+    def _values(self, x: Tensor, head_dim: int) -> Tensor:
+        """(T, heads * D), normed if the model does, to (1, heads, T, D)."""
+        heads = x.view(1, x.shape[0], -1, head_dim)
+        if self._spec.has_value_norm:
+            heads = functional.rms_norm(heads.float(), (head_dim,), eps=self._spec.norm_epsilon)
+        return heads.to(x.dtype).transpose(1, 2)
 
 
 def _growth(growth: QueryGrowth | None, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -239,12 +279,14 @@ def _growth(growth: QueryGrowth | None, positions: Tensor, dtype: torch.dtype) -
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights, ready to use; `key_centre` is (KH, 1, D)."""
+    """One layer's weights, ready to use; `key_centre` is (KH, 1, D), `scale` (1,)."""
 
     linears: dict[Role, Linear]
     norms: dict[Role, Tensor]
     call: LayerCall
     rope_index: int
+    kv_layer: int
+    scale: Tensor | None
     key_centre: Tensor | None
     experts: Experts | None
 
@@ -257,17 +299,18 @@ class _Layer:
         ready: Mapping[WeightKey, Linear],
         key_centre: Tensor | None,
     ) -> "_Layer":
-        layer, roles = spec.layers[index], spec.layer_roles
+        layer, roles = spec.layers[index], spec.roles_of(index)
         dtype = weights[WeightKey("embedding")].dtype
         linears: dict[Role, Linear] = {}
-        for role, bias in BIAS_OF.items():
-            key = WeightKey(role, index)
-            if spec.experts is not None and role in EXPERT_MATRICES:
+        for role in (*BIAS_OF, *PLE_MATRICES):
+            if role not in roles or (spec.experts is not None and role in EXPERT_MATRICES):
                 continue
+            key = WeightKey(role, index)
             if key in ready:
                 linears[role] = ready[key]
             else:
-                linears[role] = fast_linear(weights[key], weights.get(WeightKey(bias, index)))
+                bias = weights.get(WeightKey(BIAS_OF[role], index)) if role in BIAS_OF else None
+                linears[role] = fast_linear(weights[key], bias)
         return cls(
             linears=linears,
             norms={
@@ -282,6 +325,8 @@ class _Layer:
                 weights[WeightKey("sinks", index)].float() if spec.has_sinks else None,
             ),
             rope_index=layer.rope_index,
+            kv_layer=index if layer.kv_layer is None else layer.kv_layer,
+            scale=weights.get(WeightKey("layer_scale", index)),
             key_centre=key_centre,
             experts=_experts(index, spec, weights),
         )
@@ -295,14 +340,3 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
         role: weights[WeightKey(role, index)] for role in spec.layer_roles if role in EXPERT_ROLES
     }
     return Experts(spec.experts, own, _ACTIVATIONS[spec.activation])
-
-
-def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """The product with a matrix (N, K) and a bias (N,) by what is fastest for it here."""
-    out_features, in_features = weight.shape
-    layer = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        layer.bias = nn.Parameter(bias, requires_grad=False)
-    exchanged = use_fast_linear(nn.Sequential(layer))
-    return exchanged[0] if exchanged else layer

@@ -14,7 +14,7 @@ ConfigBuilder = Callable[[GgufMetadata], ConfigValues]
 
 _SOFTMAX = 1  # among llama.cpp's ways to weigh experts
 LONGROPE_TENSOR = "rope_factors_long.weight"
-_WITH_TWO_BASES = "gemma3"
+_WITH_TWO_BASES = ("gemma3", "gemma4")
 _WITH_GROWTH = "mistral3"
 
 
@@ -105,7 +105,7 @@ def _refuse_variants(meta: GgufMetadata) -> None:
         )
     base = meta.number("rope.freq_base", 10_000.0)
     sliding = meta.optional_number("rope.freq_base_swa")
-    if meta.architecture != _WITH_TWO_BASES and sliding is not None and sliding != base:
+    if meta.architecture not in _WITH_TWO_BASES and sliding is not None and sliding != base:
         raise meta.unsupported(
             f"Two bases of the rotary embedding, which Quire cannot run for '{meta.architecture}'."
         )

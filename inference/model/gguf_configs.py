@@ -12,7 +12,7 @@ from inference.model.gguf_config_parts import (
     whole_number,
 )
 from inference.model.gguf_metadata import GgufMetadata
-from inference.model.size_limits import MAX_INT
+from inference.model.size_limits import MAX_HEAD_SIZE, MAX_HEADS, MAX_INT
 
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
@@ -20,6 +20,7 @@ _GEMMA2_27B_LAYERS = 46
 _EXAONE4_32B_LAYERS = 64
 _SMOLLM3_PERIOD = 4
 _GPT_OSS_WINDOW = 128
+_KINDS = ("sliding_attention", "full_attention")
 
 
 def llama_config(meta: GgufMetadata) -> ConfigValues:
@@ -166,6 +167,69 @@ def gemma3_config(meta: GgufMetadata) -> ConfigValues:
         "layer_types": layer_types(meta, num_layers, period=6),
         "final_logit_softcapping": meta.number("final_logit_softcapping") if capping else None,
     }
+
+
+def gemma4_config(meta: GgufMetadata) -> ConfigValues:
+    """Gemma 4, text: full layers with larger heads, shared keys and values, per-layer embeddings."""
+    if "rope_freqs.weight" not in meta.tensors:
+        raise meta.fail("The tensor 'rope_freqs.weight' is missing.")
+    values = plain_config(meta.with_first_of("attention.head_count_kv", "feed_forward_length"))
+    num_layers = whole_number(values, "num_hidden_layers")
+    kinds = layer_types(meta, num_layers, period=6)
+    heads = meta.integers("attention.head_count_kv", num_layers, within=(1, MAX_HEADS))
+    sliding_heads, full_heads = (_one_of_kind(meta, heads, kinds, kind) for kind in _KINDS)
+    num_shared = meta.integer("attention.shared_kv_layers", 0, within=(0, num_layers - 1))
+    widths = meta.integers("feed_forward_length", num_layers)
+    is_wider = num_shared > 0 and widths[-1] != widths[0]
+    factor = 2 if is_wider else 1
+    if widths != [widths[0]] * (num_layers - num_shared) + [factor * widths[0]] * num_shared:
+        raise meta.unsupported(
+            "MLPs of other widths than those of Gemma 4, which Quire cannot run."
+        )
+    own_full = [
+        index for index, kind in enumerate(kinds[: num_layers - num_shared]) if kind == _KINDS[1]
+    ]
+    value_is_key = any(f"blk.{index}.attn_v.weight" not in meta.tensors for index in own_full)
+    whole = {
+        **rope_parameters(meta),
+        "rope_theta": meta.number("rope.freq_base", 1_000_000.0),
+        "partial_rotary_factor": 1.0,  # what of it is turned is in the file's factors
+    }
+    local_base = meta.number("rope.freq_base_swa", GEMMA_LOCAL_ROPE_BASE)
+    return {
+        **values,
+        "intermediate_size": widths[0],
+        "num_key_value_heads": sliding_heads,
+        "num_global_key_value_heads": full_heads,
+        "attention_k_eq_v": value_is_key,
+        "head_dim": meta.integer("attention.key_length_swa", within=(1, MAX_HEAD_SIZE)),
+        "global_head_dim": values["head_dim"],
+        "rope_parameters": {
+            "full_attention": whole,
+            "sliding_attention": {"rope_type": "default", "rope_theta": local_base},
+        },
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "layer_types": kinds,
+        "final_logit_softcapping": meta.optional_number("final_logit_softcapping"),
+        "num_kv_shared_layers": num_shared,
+        "use_double_wide_mlp": is_wider,
+        "hidden_size_per_layer_input": meta.integer(
+            "embedding_length_per_layer_input", 0, within=(0, MAX_INT)
+        ),
+        "vocab_size_per_layer_input": values["vocab_size"],
+        "has_layer_scales": "blk.0.layer_output_scale.weight" in meta.tensors,
+    }
+
+
+def _one_of_kind(meta: GgufMetadata, numbers: list[int], kinds: list[str], kind: str) -> int:
+    """What all layers of a kind have."""
+    found = {number for number, own in zip(numbers, kinds, strict=True) if own == kind}
+    if len(found) > 1:
+        raise meta.unsupported(
+            f"'{meta.architecture}.attention.head_count_kv' differs between layers of one kind; "
+            "Quire cannot run it."
+        )
+    return found.pop() if found else numbers[0]
 
 
 def _gemma_query_scale(values: ConfigValues, is_27b: bool) -> int:

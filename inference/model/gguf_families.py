@@ -20,6 +20,12 @@ _GLM_NORMS = {
     "post_self_attn_layernorm": "post_attention_norm",
     "post_mlp_layernorm": "post_ffw_norm",
 }
+_PER_LAYER = {
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale",
+}
 _EXPERTS = {
     "mlp.gate": "ffn_gate_inp",
     "mlp.experts.gate_up_proj": "ffn_gate_exps",
@@ -49,7 +55,7 @@ class Family:
             embedding wants them, instead of in halves.
         adds_one_to_norms: The file holds 1 + weight for norms.
         uses_longrope: Factors for short and long contexts are tensors of the file.
-        is_ours_alone: transformers' model holds the weights in another form: no bridge, and so the CPU alone.
+        is_ours_alone: transformers' model holds the weights in another form: no bridge.
     """
 
     module: str
@@ -96,6 +102,10 @@ FAMILIES: dict[str, Family] = {
     "gemma3": Family(
         "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM", ours.gemma3_config, _POST_NORMS,
         spec_family="gemma3", adds_one_to_norms=True,
+    ),
+    "gemma4": Family(
+        "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM", ours.gemma4_config, {**_POST_NORMS, **_PER_LAYER},
+        spec_family="gemma4", is_ours_alone=True,
     ),
     "phi3": Family(
         "phi3", "Phi3Config", "Phi3ForCausalLM", ours.phi3_config, spec_family="phi3",

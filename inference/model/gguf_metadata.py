@@ -39,6 +39,16 @@ class GgufMetadata:
         """Make the error for a sound model of a kind that is not known here."""
         return UnsupportedModelError(self.path, reason, hint="Choose another model.")
 
+    def with_first_of(self, *keys: str) -> "GgufMetadata":
+        """The same where these keys' arrays are their first items: for layers that may differ."""
+        changes: dict[str, GgufValue] = {}
+        for key in keys:
+            full_key = f"{self.architecture}.{key}"
+            value = self._metadata.get(full_key)
+            if isinstance(value, list) and value:
+                changes[full_key] = value[0]
+        return GgufMetadata({**self._metadata, **changes}, self.tensors, self.path)
+
     def text(self, full_key: str) -> str:
         """Give a string by its whole key.
 
@@ -78,6 +88,25 @@ class GgufMetadata:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._bad(full_key, value, f"a whole number from {low:,} to {high:,}")
         return value
+
+    def integers(
+        self, key: str, count: int, default: int | None = None, *, within: tuple[int, int] = _RANGE
+    ) -> list[int]:
+        """Give `count` whole numbers; one number stands for all of them.
+
+        Raises:
+            ModelFileError: It is missing without a default, or there are fewer, or other things.
+        """
+        full_key = f"{self.architecture}.{key}"
+        value = self._metadata.get(full_key, default)
+        items = value[:count] if isinstance(value, list) else [value] * count
+        low, high = within
+        if len(items) < count or not all(
+            isinstance(item, int) and not isinstance(item, bool) and low <= item <= high
+            for item in items
+        ):
+            raise self._bad(full_key, value, f"{count} whole numbers from {low:,} to {high:,}")
+        return [item for item in items if isinstance(item, int)]
 
     def number(self, key: str, default: float | None = None) -> float:
         """Give a finite number > 0.

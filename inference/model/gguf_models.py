@@ -1,5 +1,6 @@
 """What to build for one GGUF file, and where each weight comes from. Pure Python."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,14 @@ ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_LONG = "rope_factors_long.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
 
-_TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_TOP_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
 _LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -32,6 +40,8 @@ _LAYER_NAMES = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+# Layers that attend to keys and values of others have these in some files, for nothing.
+_OF_KEYS = re.compile(r"blk\.(\d+)\.attn_(?:k|v|k_norm)\.weight")
 GATES_OF_EXPERTS = "ffn_gate_exps"
 UPS_OF_EXPERTS = "ffn_up_exps"
 
@@ -99,10 +109,26 @@ class GgufPlan:
         return WeightSource(f"{prefix}.{name}.{kind}", self._change(name, kind))
 
     def is_known_tensor(self, tensor_name: str) -> bool:
-        """Whether a tensor has a use beside the parameters: factors of the rotary embedding."""
+        """Whether a tensor may be there beside the parameters: factors of the rotary embedding, unused keys."""
+        of_keys = _OF_KEYS.fullmatch(tensor_name)
+        if of_keys is not None:
+            return int(of_keys[1]) in self._layers_without_keys
         if tensor_name in (ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT):
             return self.family.uses_longrope
         return tensor_name == ROPE_FREQS
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return "num_experts_per_tok" in self.config
+
+    @property
+    def _layers_without_keys(self) -> range:
+        num_layers, num_shared = (
+            int(str(self.config.get(key, 0)))
+            for key in ("num_hidden_layers", "num_kv_shared_layers")
+        )
+        return range(num_layers - num_shared, num_layers)
 
     def _change(self, name: str, kind: str) -> Change:
         if self.family.adds_one_to_norms and name.endswith("norm") and kind == "weight":

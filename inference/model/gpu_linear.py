@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from inference.formats.codes import GROUP, Codes
-from inference.model.decoder import Linear, fast_linear
 from inference.model.int4_product import Int4Product
+from inference.model.linear import Linear, fast_linear
 
 # From so many rows on, weights are unpacked and multiplied as floats. An estimate: the kernel for 4 bits goes
 # through the matrix once for 16 rows; unpacking it in torch's operators moves about 20 bytes for each weight,

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from inference.formats.codes import read_codes
-from inference.model.decoder import Linear
 from inference.model.decoder_weights import read_weight, stored_rows
 from inference.model.gpu_linear import (
     Int4Weight,
@@ -23,6 +22,7 @@ from inference.model.gpu_linear import (
     pack_int8,
 )
 from inference.model.layer_stream import HostLayer, LayerStream
+from inference.model.linear import Linear
 from inference.model.progress import LoadReporter
 from inference.model.quantised_weights import QuantisedFile
 from inference.model.spec import BIAS_OF, WeightKey

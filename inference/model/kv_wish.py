@@ -34,6 +34,6 @@ class KvWish:
         """
         limits = (spec.context_tokens, spec.stable_context_tokens, self.context_tokens)
         num_tokens = min(_LEAST_TOKENS, *(limit for limit in limits if limit is not None))
-        geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
+        geometry = [LayerGeometry(*shape) for shape in spec.kv_shapes]
         size = num_tokens * bytes_per_token(geometry, find_scheme(self.scheme, dtype))
         return size if self.most_bytes is None else min(size, self.most_bytes)

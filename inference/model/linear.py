@@ -15,10 +15,13 @@ threads: the same tokens give the same numbers in every process.
 """
 
 import platform
+from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
+
+Linear = Callable[[Tensor], Tensor]  # (T, K) to (T, N), a bias included
 
 _MIN_PARTS = 2
 _MAX_PARTS = 64
@@ -82,6 +85,17 @@ def use_fast_linear(module: nn.Module) -> list[FastLinear]:
                 setattr(parent, name, layer)
                 exchanged.append(layer)
     return exchanged
+
+
+def fast_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    """The product with a matrix (N, K) and a bias (N,) by what is fastest for it here."""
+    out_features, in_features = weight.shape
+    layer = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    exchanged = use_fast_linear(nn.Sequential(layer))
+    return exchanged[0] if exchanged else layer
 
 
 def _is_faster_here() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from inference.config import BackendName, DtypeName, WeightTypeName
-from inference.errors import ChatTemplateError, CpuOnlyError
+from inference.errors import ChatTemplateError, CpuOnlyError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
 from inference.formats.safetensors_folder import check_folder
 from inference.formats.safetensors_weights import FolderWeights
@@ -24,7 +24,7 @@ from inference.model import folder_loading, gguf_loading
 from inference.model.base import LanguageModel
 from inference.model.folder_decoder import describe_folder
 from inference.model.gguf_decoder import describe_gguf
-from inference.model.gguf_models import plan_model
+from inference.model.gguf_models import GgufPlan, plan_model
 from inference.model.kv_wish import KvWish
 from inference.model.model_paths import MadeModel, ModelSource, Wish, make_model
 from inference.model.progress import LoadReporter, ProgressCallback
@@ -158,13 +158,7 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
     reporter.begin("Reading the file", until=0.05)
     with GgufFile.read(path) as file:
         plan = plan_model(file)
-        is_on_cpu = torch.device(wish.device).type == "cpu"
-        if plan.family.is_ours_alone and (wish.backend == "bridge" or not is_on_cpu):
-            raise CpuOnlyError(
-                path,
-                f"Quire computes models of the architecture {plan.architecture!r} on the CPU, by its own decoder.",
-                hint="Choose the device cpu and the backend auto.",
-            )
+        _refuse_other_ways(plan, wish, path)
         gguf_loading.check_weight_types(file)
         num_parameters = sum(
             tensor.num_elements
@@ -180,6 +174,7 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
             num_parameters=num_parameters,
             fingerprint=file.fingerprint(),
             describe=lambda: describe_gguf(plan, file),
+            has_bridge=not plan.family.is_ours_alone,
             make_module=lambda dtype, reporter, max_memory: gguf_loading.load_module(
                 plan,
                 file,
@@ -204,6 +199,24 @@ def _load_gguf(files: WeightFiles, wish: Wish, reporter: LoadReporter) -> Loaded
             placement=made.placement,
             converted=made.converted,
             has_experts=made.has_experts,
+        )
+
+
+def _refuse_other_ways(plan: GgufPlan, wish: Wish, path: Path) -> None:
+    """Refuse what is wished for if our decoder alone computes the model, and experts on the CPU alone."""
+    if not plan.family.is_ours_alone:
+        return
+    if plan.has_experts and (wish.backend == "bridge" or torch.device(wish.device).type != "cpu"):
+        raise CpuOnlyError(
+            path,
+            f"Quire computes models of the architecture {plan.architecture!r} on the CPU, by its own decoder.",
+            hint="Choose the device cpu and the backend auto.",
+        )
+    if wish.backend == "bridge":
+        raise UnsupportedModelError(
+            path,
+            f"Quire computes models of the architecture {plan.architecture!r} by its own decoder alone.",
+            hint="Choose the backend auto.",
         )
 
 

@@ -72,6 +72,7 @@ class ModelSource:
             bridge may run.
         make_module: Makes transformers' model of a type on a device, with its weights; on device and
             host if it is given what each of them may hold, see `Room.max_memory`.
+        has_bridge: Whether there is such a model.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class ModelSource:
     fingerprint: bytes
     describe: Callable[[], DecoderWeights]
     make_module: Callable[[torch.dtype, LoadReporter, Mapping[int | str, int] | None], nn.Module]
+    has_bridge: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,10 @@ def _describe(source: ModelSource, wish: Wish) -> DecoderWeights | None:
             raise UnsupportedSpecError(f"a mixture of experts on {wish.device}")
         return weights
     except UnsupportedSpecError as error:
+        if not source.has_bridge:
+            raise UnsupportedModelError(
+                source.path, f"Quire cannot compute it: {error}.", hint="Choose another model."
+            ) from error
         if wish.backend != "auto":
             raise UnsupportedModelError(
                 source.path,

@@ -22,7 +22,9 @@ from inference.model.base import PathName
 from inference.model.key_centres import key_centres
 from inference.model.packed_weights import PackedWeights
 from inference.model.spec import (
+    EMBEDDINGS,
     EXPERT_MATRICES,
+    PLE_MATRICES,
     SHARED_MATRICES,
     ModelSpec,
     Role,
@@ -35,6 +37,7 @@ _MATRICES: tuple[Role, ...] = (
     *("query", "key", "value", "output", "router"),
     *EXPERT_MATRICES,
     *SHARED_MATRICES,
+    *PLE_MATRICES,
 )
 _KV_SCHEMES = {
     "fp32": c.KvScheme.F32,
@@ -85,7 +88,7 @@ class NativeModel:
             kernels: Compute it.
             num_threads: Threads of a step.
         """
-        self.geometry = (LayerGeometry(spec.num_kv_heads, spec.head_dim),) * spec.num_layers
+        self.geometry = tuple(LayerGeometry(*shape) for shape in spec.kv_shapes)
         self.vocab_size = spec.vocab_size
         self.stable_context_tokens = spec.stable_context_tokens
         self.has_attention_softcap = spec.attention_softcap is not None
@@ -98,11 +101,12 @@ class NativeModel:
         self._weights = weights
         self._experts = spec.experts
         self._ropes, self._angles = _ropes(spec.ropes)
+        self._ones = np.ones(spec.head_dim, dtype=np.float32)
         vectors = {key: torch.from_numpy(vector) for key, vector in weights.vectors.items()}
         self._key_centres = key_centres(spec, vectors)
         self._layers = (c.Layer * spec.num_layers)(
             *(
-                _layer(spec, index, weights, centre)
+                _layer(spec, index, weights, centre, self._ones)
                 for index, centre in enumerate(self._key_centres)
             )
         )
@@ -114,7 +118,7 @@ class NativeModel:
             head_dim=spec.head_dim,
             mlp_size=spec.mlp_size,
             vocab_size=spec.vocab_size,
-            rotary_dim=spec.rotary_dim,
+            ple_size=spec.ple_size,
             activation=_ACTIVATIONS[spec.activation],
             query_key_norm=_NORMS[spec.query_key_norm],
             norm_epsilon=spec.norm_epsilon,
@@ -136,6 +140,7 @@ class NativeModel:
             embedding=weights.matrices[WeightKey("embedding")].structure,
             head=weights.matrices[WeightKey("head")].structure,
             final_norm=weights.vectors[WeightKey("final_norm")].ctypes.data,
+            **_ple(spec, weights),
         )
 
     @property
@@ -149,8 +154,12 @@ class NativeModel:
 
     @property
     def embedding_bytes(self) -> int:
-        """Memory of the embedding, of which a step reads a few rows."""
-        return self._weights.matrices[WeightKey("embedding")].data.nbytes
+        """Memory of the embeddings, of which a step reads a few rows."""
+        return sum(
+            matrix.data.nbytes
+            for key, matrix in self._weights.matrices.items()
+            if key.role in EMBEDDINGS
+        )
 
     @property
     def logits_share(self) -> float:
@@ -159,7 +168,7 @@ class NativeModel:
         read = [
             matrix.data.nbytes * (used if key.role in EXPERT_MATRICES else 1.0)
             for key, matrix in self._weights.matrices.items()
-            if key.role != "embedding"
+            if key.role not in EMBEDDINGS
         ]
         return self._weights.matrices[WeightKey("head")].data.nbytes / sum(read)
 
@@ -194,15 +203,10 @@ class NativeRunner:
         self._kv_layers = (c.KvLayer * len(kv.layers))(
             *(_kv_layer(kv, n) for n in range(len(kv.layers)))
         )
-        rotation = kv.scheme.rotation_factors(kv.geometry[0].head_dim)
-        stored_factor, query_factor = rotation or (0.0, 0.0)
-        planes = kv.layers[0].planes
         self._kv = c.Kv(
             scheme=_KV_SCHEMES[kv.scheme.name],
-            value_groups=planes[-1].shape[-1] if kv.scheme.name == "int4" else 0,
+            num_layers=len(kv.layers),
             num_slots=kv.num_blocks * kv.block_size,
-            stored_factor=stored_factor,
-            query_factor=query_factor,
             layers=addressof(self._kv_layers),
         )
 
@@ -246,8 +250,17 @@ def _int64s(numbers: Sequence[int]) -> "ctypes.Array[c_int64]":
 
 
 def _kv_layer(kv: KvTensors, index: int) -> c.KvLayer:
-    layer = c.KvLayer()
-    for place, plane in enumerate(kv.layers[index].planes):
+    planes = kv.layers[index].planes
+    stored_factor, query_factor = kv.scheme.rotation_factors(kv.geometry[index].head_dim) or (
+        0.0,
+        0.0,
+    )
+    layer = c.KvLayer(
+        value_groups=planes[-1].shape[-1] if kv.scheme.name == "int4" else 0,
+        stored_factor=stored_factor,
+        query_factor=query_factor,
+    )
+    for place, plane in enumerate(planes):
         layer.planes[place] = plane.data_ptr()
     return layer
 
@@ -257,26 +270,47 @@ def _layer(
     index: int,
     weights: PackedWeights,
     key_centre: npt.NDArray[np.float32] | None,
+    ones: npt.NDArray[np.float32],
 ) -> c.Layer:
-    values: dict[str, object] = {
-        role: weights.matrices[WeightKey(role, index)].structure
-        for role in _MATRICES
-        if role in spec.layer_roles
-    }
-    for role in spec.layer_roles:
-        if role not in _MATRICES:
-            values[role] = weights.vectors[WeightKey(role, index)].ctypes.data
+    values: dict[str, object] = {}
+    for role in spec.roles_of(index):
+        key = WeightKey(role, index)
+        is_matrix = role in _MATRICES
+        values[role] = (
+            weights.matrices[key].structure if is_matrix else weights.vectors[key].ctypes.data
+        )
+    if spec.has_value_norm:
+        values["value_norm"] = ones.ctypes.data
     if key_centre is not None:
         values["key_centre"] = key_centre.ctypes.data
-    layer = spec.layers[index]
-    return c.Layer(**values, window=layer.window or 0, rope_index=layer.rope_index)
+    layer, (num_kv_heads, head_dim) = spec.layers[index], spec.kv_shape(index)
+    return c.Layer(
+        **values,
+        window=layer.window or 0,
+        rope_index=layer.rope_index,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        mlp_size=spec.mlp_size_of(index),
+        kv_layer=index if layer.kv_layer is None else layer.kv_layer,
+    )
+
+
+def _ple(spec: ModelSpec, weights: PackedWeights) -> dict[str, object]:
+    """The model's part of its per-layer embeddings, if it has any."""
+    if not spec.ple_size:
+        return {}
+    return {
+        "ple_embedding": weights.matrices[WeightKey("ple_embedding")].structure,
+        "ple_projection": weights.matrices[WeightKey("ple_projection")].structure,
+        "ple_norm": weights.vectors[WeightKey("ple_norm")].ctypes.data,
+    }
 
 
 def _ropes(ropes: Sequence[RopeSpec]) -> tuple[ctypes.Array[c.Rope], list[npt.NDArray[np.float32]]]:
     angles = [np.array(rope.inverse_frequencies, dtype=np.float32) for rope in ropes]
     structures = (c.Rope * len(ropes))(
         *(
-            c.Rope(each.ctypes.data, rope.factor, 0)
+            c.Rope(each.ctypes.data, rope.factor, len(each))
             for each, rope in zip(angles, ropes, strict=True)
         )
     )

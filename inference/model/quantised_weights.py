@@ -1,6 +1,6 @@
 """Brings matrices to types that the kernels know while they are read. Thread of the load.
 
-Floats are rounded if that is wished for; embedding and head keep eight bits even then, and routers of
+Floats are rounded if that is wished for; embeddings and head keep eight bits even then, and routers of
 floats stay as they are: a wrong choice of experts costs more than they take. A type that the kernels do
 not know becomes the one that `repack` has for it, or Q8_0. Norms and biases stay as they are.
 """
@@ -25,11 +25,11 @@ from inference.formats.weight_file import StoredTensor, WeightFile
 from inference.kernels.structures import MatrixType
 from inference.model.decoder_weights import DecoderWeights
 from inference.model.progress import LoadReporter
-from inference.model.spec import Role
+from inference.model.spec import EMBEDDINGS, Role
 
 FLOATS = ("F32", "F16", "BF16")
 _SLICE_ELEMENTS = 2**15  # scratch stays in the cache, and torch's operators on one thread
-_KEPT_BETTER = ("embedding", "head")
+_KEPT_BETTER = (*EMBEDDINGS, "head")
 _BETTER = "Q8_0"
 _KNOWN = frozenset(MatrixType.__members__)
 

@@ -34,6 +34,11 @@ class Turns(NamedTuple):
     sin: Tensor
     half: int
 
+    @property
+    def head_dim(self) -> int:
+        """D."""
+        return self.cos.shape[1]
+
     def apply(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Turn (T, H * D) and (T, KH * D), in float32, to (1, H, T, D) and (1, KH, T, D) of their type."""
         T, D = self.cos.shape

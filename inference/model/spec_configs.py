@@ -11,12 +11,12 @@ from inference.model.size_limits import MAX_HEAD_SIZE, MAX_INT, MAX_LAYERS
 from inference.model.spec import (
     Activation,
     ExpertSpec,
-    LayerSpec,
     ModelSpec,
     QueryGrowth,
     UnsupportedSpecError,
 )
 from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
+from inference.model.spec_layers import Heads, heads_by_kind, layer_specs
 from inference.model.spec_ropes import spec_ropes, stable_context
 from inference.model.spec_values import SpecValues
 
@@ -84,27 +84,36 @@ def _build(
     num_kv_heads = values.integer("num_key_value_heads", num_heads)
     context_tokens = values.integer("max_position_embeddings")
     head_dim = _head_dim(values, hidden_size, num_heads)
-    if num_heads % num_kv_heads:
-        raise UnsupportedSpecError(f"{num_heads} heads over {num_kv_heads} key/value heads")
     windows = _windows(family, values)
+    heads = heads_by_kind(family, values, windows, Heads(num_kv_heads, head_dim))
+    for kind in heads:
+        if num_heads % kind.num_kv_heads:
+            raise UnsupportedSpecError(
+                f"{num_heads} heads over {kind.num_kv_heads} key/value heads"
+            )
+    dims = (heads.full.head_dim, heads.sliding.head_dim)
     ropes, rope_indexes = spec_ropes(
-        name, values, windows, head_dim=head_dim, context=context_tokens, divisors=divisors
+        name, values, windows, head_dims=dims, context=context_tokens, divisors=divisors
     )
+    layers = layer_specs(family, values, windows, rope_indexes, heads)
     for flag in family.refused_flags:
         if values.flag(flag, False):
             raise UnsupportedSpecError(f"the option {flag!r}")
+    mlp_size, ple_size = _mlp_size(values), _ple_size(family, values, len(layers))
     spec = ModelSpec(
         family=name,
         vocab_size=values.integer("vocab_size"),
         hidden_size=hidden_size,
         num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        mlp_size=_mlp_size(values),
-        layers=tuple(LayerSpec(*layer) for layer in zip(windows, rope_indexes, strict=True)),
+        num_kv_heads=max(kind.num_kv_heads for kind in heads),
+        head_dim=max(dims),
+        mlp_size=max(layer.mlp_size or mlp_size for layer in layers),
+        layers=layers,
         layer_roles=family.layer_roles(
             attention_bias=values.flag("attention_bias", False),
             mlp_bias=values.flag("mlp_bias", False),
+            has_ple=ple_size > 0,
+            has_layer_scales=values.flag("has_layer_scales", True),
         ),
         ropes=ropes,
         activation=_activation(name, values.word(family.activation_key)),
@@ -116,6 +125,8 @@ def _build(
         stable_context_tokens=stable_context(name, values, context_tokens),
         experts=_experts(family, values) if family.has_experts else None,
         query_growth=_query_growth(values) if family.may_grow_queries else None,
+        has_value_norm=family.has_value_norm,
+        ple_size=ple_size,
     )
     return _with_scales(spec, family, values)
 
@@ -137,6 +148,16 @@ def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSp
 
 def _mlp_size(values: SpecValues) -> int:
     return values.integer(_EXPERT_SIZE if values.has(_EXPERT_SIZE) else "intermediate_size")
+
+
+def _ple_size(family: Family, values: SpecValues, num_layers: int) -> int:
+    size = values.count("hidden_size_per_layer_input") if family.may_have_ple else 0
+    if size * num_layers > MAX_INT:
+        raise UnsupportedSpecError(f"per-layer embeddings of {size} numbers")
+    vocab_size = values.integer("vocab_size")
+    if size and values.integer("vocab_size_per_layer_input") != vocab_size:
+        raise UnsupportedSpecError("per-layer embeddings of another vocabulary")
+    return size
 
 
 def _experts(family: Family, values: SpecValues) -> ExpertSpec:

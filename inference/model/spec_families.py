@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inference.model.spec import SHARED_MATRICES, Activation, QueryKeyNorm, Role
+from inference.model.spec import PLE_MATRICES, SHARED_MATRICES, Activation, QueryKeyNorm, Role
 
 Biases = Literal["never", "query_key_value", "query_key_value_as_configured", "as_configured"]
 Windows = Literal["none", "every_layer", "some_layers", "some_layers_if_asked"]
 Unturned = Literal["none", "as_listed", "full_layers_beside_sliding"]
 Fused = Literal["nothing", "mlp", "attention_and_mlp"]
+Sizes = Literal["alike", "by_kind"]
 
 # Where norms follow attention and MLP too, "post_attention_layernorm" is what it says.
 _POST_NORM_NAMES: dict[Role, str] = {
@@ -69,6 +70,11 @@ class Family:
         has_expert_biases: Router and experts have biases.
         has_sinks: A score without a value joins each softmax.
         may_grow_queries: Whether "llama_4_scaling_beta" of the rotary parameters counts.
+        layer_sizes: Whether full layers have heads of another size than sliding ones, the last layers share
+            keys and values, and so on: see `spec_layers`.
+        has_value_norm: A norm without a weight on each value.
+        may_have_ple: Whether "hidden_size_per_layer_input" counts.
+        has_layer_scales: A number on the residual stream behind each layer, unless "has_layer_scales" says no.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -100,14 +106,22 @@ class Family:
     has_expert_biases: bool = False
     has_sinks: bool = False
     may_grow_queries: bool = False
+    layer_sizes: Sizes = "alike"
+    has_value_norm: bool = False
+    may_have_ple: bool = False
+    has_layer_scales: bool = False
     refused_flags: tuple[str, ...] = ()
 
-    def layer_roles(self, *, attention_bias: bool, mlp_bias: bool) -> tuple[Role, ...]:
+    def layer_roles(
+        self, *, attention_bias: bool, mlp_bias: bool, has_ple: bool, has_layer_scales: bool
+    ) -> tuple[Role, ...]:
         """The weights of a layer, in the order of their use.
 
         Args:
             attention_bias: What the configuration says.
             mlp_bias: The same.
+            has_ple: Whether there are per-layer embeddings.
+            has_layer_scales: Whether the configuration has them.
         """
         is_asked = self.attention_biases in ("as_configured", "query_key_value_as_configured")
         has_biases = self.attention_biases == "query_key_value" or (is_asked and attention_bias)
@@ -131,6 +145,8 @@ class Family:
             (has_mlp_biases, ("down_bias",)),
             (self.shares_an_expert, ("shared_router", *SHARED_MATRICES)),
             (self.has_post_norms, ("post_mlp_norm",)),
+            (has_ple, (*PLE_MATRICES, "post_ple_norm")),
+            (self.has_layer_scales and has_layer_scales, ("layer_scale",)),
         ]
         return tuple(role for is_there, roles in parts if is_there for role in roles)
 
@@ -236,6 +252,36 @@ FAMILIES: dict[str, Family] = {
         scales_embedding=True,
         scales_by_scalar=True,
         has_logit_softcap=True,
+    ),
+    "gemma4": Family(
+        "Gemma4ForCausalLM",
+        {
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": True,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "num_key_value_heads": 4,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": 1,  # scores are as they are
+            "sliding_window": 512,
+            "hidden_size_per_layer_input": 256,
+            "vocab_size_per_layer_input": 262_144,
+        },
+        activation_key="hidden_activation",
+        windows="some_layers",
+        window_period=6,
+        has_ropes_by_kind=True,
+        query_key_norm="head",
+        has_post_norms=True,
+        norm_names=_POST_NORM_NAMES,
+        scales_embedding=True,
+        scales_by_scalar=True,
+        has_logit_softcap=True,
+        layer_sizes="by_kind",
+        has_value_norm=True,
+        may_have_ple=True,
+        has_layer_scales=True,
+        refused_flags=("enable_moe_block",),
     ),
     "phi3": Family(
         "Phi3ForCausalLM",
@@ -359,11 +405,12 @@ FAMILIES: dict[str, Family] = {
 }
 
 FAMILY_OF_MODEL_TYPE: dict[str, str] = {
-    # That word of Gemma's names a model with images; folders hold each expert for itself.
+    # Those words of Gemma's name models with images; folders hold each expert for itself.
     **{
         name: name
         for name, family in FAMILIES.items()
-        if name != "gemma3" and not family.has_experts
+        if name not in ("gemma3", "gemma4") and not family.has_experts
     },
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
 }

@@ -40,7 +40,8 @@ def make_rope(
     variant = _VARIANTS.get(kind)
     if variant is None:
         raise UnsupportedSpecError(f"the rotary variant {kind!r:.60}")
-    size = int(head_dim * values.number("partial_rotary_factor", 1.0))
+    part = values.number("partial_rotary_factor", 1.0)
+    size = head_dim if kind == "proportional" else int(head_dim * part)
     if not 0 < size <= head_dim or size % 2:
         raise UnsupportedSpecError(f"rotary embedding over {size} of {head_dim} numbers")
     if divisors is not None and len(divisors) != size // 2:
@@ -144,10 +145,19 @@ def _longrope(values: SpecValues, wavelengths: _Floats, context: int) -> tuple[_
     return np.float32(1.0) / (factors * wavelengths), attention_factor
 
 
+def _proportional(values: SpecValues, wavelengths: _Floats, context: int) -> tuple[_Floats, float]:
+    """Gemma 4: the first pairs turn as they would if all did; the others stand still."""
+    num_turned = int(values.number("partial_rotary_factor", 1.0) * 2 * len(wavelengths) // 2)
+    frequencies = np.float32(1.0) / wavelengths / np.float32(values.number("factor", 1.0))
+    frequencies[num_turned:] = 0.0
+    return frequencies, 1.0
+
+
 _VARIANTS: dict[str, Callable[[SpecValues, _Floats, int], tuple[_Floats, float]]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }

@@ -11,7 +11,7 @@ from inference.model.spec_values import SpecValues
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED_BY_CONTEXT = ("llama3", "yarn", "longrope")
 _ROPE_BASE = 10_000.0
-_GEMMA3_ROPE_BASE = 1_000_000.0
+_GEMMA_ROPE_BASE = 1_000_000.0
 _UNTURNED_PERIOD = 4
 
 RopeValues = dict[str, object]
@@ -22,19 +22,34 @@ def spec_ropes(
     values: SpecValues,
     windows: list[int | None],
     *,
-    head_dim: int,
+    head_dims: tuple[int, int],
     context: int,
     divisors: tuple[float, ...] | None,
 ) -> tuple[tuple[RopeSpec, ...], list[int]]:
-    """The rotary embeddings, and which of them each layer uses."""
+    """The rotary embeddings, and which of them each layer uses.
+
+    Args:
+        name: The family.
+        values: The configuration.
+        windows: Each layer's.
+        head_dims: D of layers that see everything, and of those with a window.
+        context: What the model was made for.
+        divisors: See `make_rope`; where rotary embeddings differ by kind, for layers that see everything.
+    """
     variants = _rope_variants(name, values)
-    if len(variants) > 1 and divisors is not None:
+    is_by_kind = FAMILIES[name].layer_sizes == "by_kind"
+    if len(variants) > 1 and divisors is not None and not is_by_kind:
         raise UnsupportedSpecError("rotary factors for two embeddings")
     ropes = tuple(
-        make_rope(variant, head_dim=head_dim, context_tokens=context, divisors=divisors)
-        for variant in variants
+        make_rope(
+            variant,
+            head_dim=head_dims[index],
+            context_tokens=context,
+            divisors=divisors if index == 0 else None,
+        )
+        for index, variant in enumerate(variants)
     )
-    if len({len(rope.inverse_frequencies) for rope in ropes}) > 1:
+    if len({len(rope.inverse_frequencies) for rope in ropes}) > 1 and not is_by_kind:
         raise UnsupportedSpecError("rotary embeddings of two sizes")
     last = len(ropes) - 1
     indexes = [0 if window is None else last for window in windows]
@@ -64,7 +79,7 @@ def _unturned_layers(family: Family, values: SpecValues, windows: list[int | Non
 def _rope_variants(name: str, values: SpecValues) -> list[RopeValues]:
     """The rotary parameters: of all layers; or of full layers, then of sliding ones."""
     if FAMILIES[name].has_ropes_by_kind:
-        return _gemma3_variants(values) if name == "gemma3" else _olmo3_variants(values)
+        return _BY_KIND[name](values)
     may_turn_partly = FAMILIES[name].may_turn_partly
     rope = values.table("rope_scaling") or values.table("rope_parameters")
     if any(isinstance(value, dict) for value in rope.values()):
@@ -103,10 +118,25 @@ def _by_kind(values: SpecValues) -> SpecValues:
     return SpecValues(both)
 
 
+def _gemma4_variants(values: SpecValues) -> list[RopeValues]:
+    """Of full layers a part is turned, spread as if all were."""
+    table = _by_kind(values)
+    full: RopeValues = {
+        "rope_type": "proportional",
+        "rope_theta": _GEMMA_ROPE_BASE,
+        "partial_rotary_factor": 0.25,
+        **table.table(_FULL),
+    }
+    sliding: RopeValues = {"rope_theta": _ROPE_BASE, **table.table(_SLIDING)}
+    if SpecValues(sliding).number("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedSpecError("a rotary embedding of part of each head")
+    return [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
+
+
 def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
     table = _by_kind(values)
     full: RopeValues = {
-        "rope_theta": values.number("rope_theta", _GEMMA3_ROPE_BASE),
+        "rope_theta": values.number("rope_theta", _GEMMA_ROPE_BASE),
         **table.table(_FULL),
         **values.table("rope_scaling"),
     }
@@ -118,6 +148,13 @@ def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
     if any(SpecValues(rope).number("partial_rotary_factor", 1.0) != 1.0 for rope in variants):
         raise UnsupportedSpecError("a rotary embedding of part of each head")
     return variants
+
+
+_BY_KIND = {
+    "gemma3": _gemma3_variants,
+    "gemma4": _gemma4_variants,
+    "olmo3": _olmo3_variants,
+}
 
 
 def _with_kind(rope: RopeValues, *, is_phi: bool) -> RopeValues:

@@ -35,6 +35,14 @@ class SpecValues:
             raise _odd(key, value)
         return value
 
+    def count(self, key: str) -> int:
+        """A whole number >= 0; 0 stands for null and missing.
+
+        Raises:
+            UnsupportedSpecError: It is none.
+        """
+        return self.integer(key) if self._get(key, 0) != 0 else 0
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number > 0; `default` stands for null and missing.
 

@@ -14,6 +14,9 @@ from inference.model.spec_families import FAMILIES, Fused
 
 _MODEL_NAMES: dict[Role, str] = {
     "embedding": "model.embed_tokens",
+    "ple_embedding": "model.embed_tokens_per_layer",
+    "ple_projection": "model.per_layer_model_projection",
+    "ple_norm": "model.per_layer_projection_norm",
     "final_norm": "model.norm",
     "head": "lm_head",
 }
@@ -30,7 +33,11 @@ _LAYER_NAMES: dict[Role, str] = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "ple_gate": "per_layer_input_gate",
+    "ple_output": "per_layer_projection",
+    "post_ple_norm": "post_per_layer_input_norm",
 }
+_LAYER_SCALE = "layer_scalar"  # no module
 _FUSED_MLP: dict[Role, tuple[str, tuple[Role, ...]]] = {
     "gate": ("mlp.gate_up_proj", ("gate", "up")),
     "up": ("mlp.gate_up_proj", ("gate", "up")),
@@ -146,8 +153,10 @@ def gguf_sources(spec: ModelSpec, plan: GgufPlan) -> dict[WeightKey, WeightSourc
 def _folder_source(spec: ModelSpec, key: WeightKey) -> WeightSource:
     family = FAMILIES[spec.family]
     role: Role = "embedding" if key.role == "head" and spec.is_head_tied else key.role
-    shape = spec.shape(role)
-    if key.layer is None:
+    shape = spec.shape(role, key.layer)
+    if role == "layer_scale":
+        name = f"model.layers.{key.layer}.{_LAYER_SCALE}"
+    elif key.layer is None:
         name = f"{_MODEL_NAMES[role]}.weight"
     else:
         stem, parts = _layer_name(spec, role)
@@ -208,7 +217,7 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
 
 
 def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
-    role, shape = key.role, spec.shape(key.role)
+    role, shape = key.role, spec.shape(key.role, key.layer)
     num_rows, is_bias = shape[0], key.role.endswith("_bias")
     if role in EXPERT_MATRICES or (is_bias and role != "router_bias"):
         shape = (num_experts, num_rows // num_experts, *shape[1:])

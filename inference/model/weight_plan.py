@@ -4,7 +4,7 @@
     other quantised types, and floats if that is wished for      8 bits (with Q4_1: 4)
     floats                as they are, in the type that is computed in
 
-The embedding is a table of floats; a tied head that is packed lies beside it. Where the device has no
+Embeddings are tables of floats; a tied head that is packed lies beside it. Where the device has no
 product with packed weights, or a matrix does not fit its tiles, all is floats.
 """
 
@@ -23,7 +23,7 @@ from inference.model.decoder_weights import DecoderWeights
 from inference.model.gpu_linear import packed_bytes
 from inference.model.int4_product import Int4Product
 from inference.model.quantised_weights import changed_words, kernel_types
-from inference.model.spec import WeightKey
+from inference.model.spec import EMBEDDINGS, WeightKey
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class WeightPlan:
         dtype: What is computed in.
         product: Of packed weights; None if none is to be packed.
         tensors: In the types that are to be packed, by name.
-        matrices: All but the embedding.
+        matrices: All but embeddings.
         rounded_to: Type that floats are rounded to; empty if they are not.
         changed: Which types become others because there is no product with them, for people.
     """
@@ -81,14 +81,16 @@ class WeightPlan:
 
     @property
     def shared_bytes(self) -> int:
-        """Memory of all else: embedding, head, and the vectors of all layers."""
+        """Memory of all else: embeddings, head, and the vectors of all layers."""
         sources = self.weights.sources
         vectors = sum(
             sources[key].num_elements * _type_of(key, self.dtype).itemsize
             for key in self.weights.stored_keys
             if key not in self.matrices
         )
-        return vectors + (self.matrices[HEAD].num_bytes if HEAD in self.matrices else 0)
+        return vectors + sum(
+            plan.num_bytes for key, plan in self.matrices.items() if key.layer is None
+        )
 
     @property
     def bits(self) -> list[int]:
@@ -127,7 +129,7 @@ def plan_weights(
         product = None
     rounded_to = wish if product is not None and wish != "auto" else ""
     tensors = kernel_types(weights, rounded_to, _FLOATS | CODED_TYPES)
-    keys = [key for key in weights.matrix_keys if key != EMBEDDING]
+    keys = [key for key in weights.matrix_keys if key.role not in EMBEDDINGS]
     matrices = {}
     for key in [*keys, HEAD] if weights.spec.is_head_tied else keys:
         source = weights.sources[key]

@@ -44,7 +44,9 @@ class Preparation:
     def prepare(self, index: int, message: ChatMessage, *, marks_end: bool = False) -> ChatMessage:
         """The message as the template may see it; its ids are left out."""
         content, is_reply = message.content, message.role == "assistant"
-        if is_reply and self._tokenizer.has_channels:
+        channels = self._tokenizer.channels if is_reply else None
+        is_retold = channels is not None and channels.retells(message.token_ids)
+        if is_retold or (channels is not None and not message.token_ids):
             content = self._said(message)
         content = _NONCHARACTERS.sub(REPLACEMENT, content)
         if is_reply:
@@ -54,8 +56,7 @@ class Preparation:
         spoken = content.rstrip()
         if marks_end and spoken:  # templates ask whether a content is empty
             content = f"{spoken}{_STOP}{_digits(index)}{_STOP_END}{content[len(spoken) :]}"
-        # In channels the template writes the header of a reply, and thoughts are in a message of their own.
-        if is_reply and message.token_ids and not self._tokenizer.has_channels:
+        if is_reply and message.token_ids and not is_retold:
             content = f"{_START}{_digits(index)}{_START_END}{content}{_END}"
         return ChatMessage(message.role, content)
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import tokenizers
 
-from inference.text.channels import ChannelReader, has_channels
+from inference.text.channels import find_channels
 from inference.text.vocabulary import Vocabulary
 
 REPLACEMENT = "\ufffd"
@@ -91,7 +91,7 @@ class Tokenizer:
         eos_ids: All ids that end a turn.
         add_bos: Whether a prompt must begin with `bos_id`.
         prefix: The rule for the leading space.
-        has_channels: Whether replies are written in channels: see `channels`.
+        channels: How replies are written in channels; None if they are not.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Tokenizer:
         self.markup = markup
         self.prefix = prefix
         self.vocab_size = len(vocabulary)
-        self.has_channels = has_channels(markup.control)
+        self.channels = find_channels(markup.control)
         self.bos_id = turns.bos_id
         self.eos_ids = turns.eos_ids
         self.add_bos = turns.add_bos and turns.bos_id is not None
@@ -158,9 +158,9 @@ class Tokenizer:
 
     def reply_reader(self) -> Callable[[int], bytes]:
         """For one reply: gives what each of its ids, in their order, adds to its text."""
-        if not self.has_channels:
+        if self.channels is None:
             return self._text_of
-        reader = ChannelReader(self.markup.control)
+        reader = self.channels.new_reader()
         return lambda token_id: reader.push(token_id, self.vocabulary.bytes_of(token_id))
 
     def encode_text(self, text: str, *, after: After = "start") -> list[int]:
@@ -229,9 +229,10 @@ class Tokenizer:
         return text.removeprefix(" ") if self.prefix.is_stripped else text
 
     def said(self, ids: Iterable[int]) -> str:
-        """The text of a reply that was written in channels, without what was thought."""
-        reader = ChannelReader(self.markup.control)
-        bytes_of = self.vocabulary.bytes_of
+        """The text of a reply without what was thought in channels."""
+        if self.channels is None:
+            return self.decode(ids)
+        reader, bytes_of = self.channels.new_reader(), self.vocabulary.bytes_of
         data = b"".join(reader.said(token_id, bytes_of(token_id)) for token_id in ids)
         return data.decode("utf-8", "replace")
 

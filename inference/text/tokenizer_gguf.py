@@ -48,12 +48,12 @@ def tokenizer_from_metadata(metadata: Mapping[str, object], path: Path | str) ->
     model = reader.text("model")
     if model == "gpt2":
         return _byte_level(reader)
-    if model == "llama":
-        return _sentence(reader)
+    if model in ("llama", "gemma4"):
+        return _sentence(reader, has_merges=model == "gemma4")
     raise UnsupportedModelError(
         path,
         f"Its tokenizer is of the kind {model!r:.60}, which Quire does not know.",
-        hint="Choose a model with a byte-pair (gpt2) or SentencePiece (llama) tokenizer.",
+        hint="Choose a model with a byte-pair (gpt2) or SentencePiece (llama, gemma4) tokenizer.",
     )
 
 
@@ -182,7 +182,7 @@ def _use_of(name: str, kind: float) -> _Use | None:
 def _byte_level(reader: _Reader) -> Tokenizer:
     pieces = _read_pieces(reader, is_byte_level=True)
     rule = find_rule(reader.text("pre", "default"))
-    core = tokenizers.Tokenizer(_byte_pairs(reader, pieces, ignores_merges=rule.ignores_merges))
+    core = tokenizers.Tokenizer(_byte_pairs(reader, pieces, ignore_merges=rule.ignores_merges))
     core.pre_tokenizer = build_pre_tokenizer(rule)
     core.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in pieces.added])
     return Tokenizer(
@@ -194,13 +194,13 @@ def _byte_level(reader: _Reader) -> Tokenizer:
     )
 
 
-def _byte_pairs(reader: _Reader, pieces: _Pieces, *, ignores_merges: bool) -> models.BPE:
-    """The model of vocabulary and merges.
+def _byte_pairs(reader: _Reader, pieces: _Pieces, **options: Any) -> models.BPE:
+    """The model of vocabulary and merges, with the library's options.
 
     The library refuses merges that are no pairs of the vocabulary, as few files have any. Only then they are
     looked at one by one, which takes several times as long.
     """
-    make = partial(models.BPE, vocab=pieces.plain, ignore_merges=ignores_merges)
+    make = partial(models.BPE, vocab=pieces.plain, **options)
     if "" not in pieces.plain:  # else it would take a pair with nothing
         with contextlib.suppress(Exception):  # it raises that class itself
             pairs: list[Any] = [tuple(line.split(" ")) for line in reader.texts("merges")]
@@ -231,22 +231,15 @@ def _read_merges(reader: _Reader, pieces: _Pieces) -> list[tuple[str, str]]:
     return merges
 
 
-def _sentence(reader: _Reader) -> Tokenizer:
+def _sentence(reader: _Reader, *, has_merges: bool) -> Tokenizer:
+    """SentencePiece's, whose merges follow from scores; Gemma 4 lists them."""
     pieces = _read_pieces(reader, is_byte_level=False)
-    scores = reader.numbers("scores", len(pieces.names), 0.0)
-    mergeable = {
-        name: token_id
-        for name, token_id in pieces.plain.items()
-        if name and not BYTE_PIECE.fullmatch(name)
-    }
-    core = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=pieces.plain,
-            merges=merges_from_scores(mergeable, scores),
-            byte_fallback=True,
-            fuse_unk=True,
-        )
-    )
+    if has_merges:
+        model = _byte_pairs(reader, pieces, byte_fallback=True, fuse_unk=True)
+    else:
+        merges = _scored_merges(reader, pieces)
+        model = models.BPE(vocab=pieces.plain, merges=merges, byte_fallback=True, fuse_unk=True)
+    core = tokenizers.Tokenizer(model)
     core.normalizer = normalizers.Replace(" ", SPACE_MARK)
     core.add_tokens([tokenizers.AddedToken(name, normalized=True) for name in pieces.added])
     return Tokenizer(
@@ -254,8 +247,18 @@ def _sentence(reader: _Reader) -> Tokenizer:
         Vocabulary(pieces.names, is_byte_level=False, literal_ids=pieces.literal_ids),
         pieces.markup,
         turns=_read_turns(reader, pieces, adds_bos=True),
-        prefix=_read_prefix(reader, default=True),
+        prefix=_read_prefix(reader, default=not has_merges),
     )
+
+
+def _scored_merges(reader: _Reader, pieces: _Pieces) -> list[tuple[str, str]]:
+    scores = reader.numbers("scores", len(pieces.names), 0.0)
+    mergeable = {
+        name: token_id
+        for name, token_id in pieces.plain.items()
+        if name and not BYTE_PIECE.fullmatch(name)
+    }
+    return merges_from_scores(mergeable, scores)
 
 
 def _read_prefix(reader: _Reader, *, default: bool) -> SpacePrefix:

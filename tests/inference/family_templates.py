@@ -74,6 +74,14 @@ PARTS = (
 )
 
 # A model that writes in channels, as gpt-oss; of replies only what was said is kept.
+THOUGHT_CHANNEL = (
+    "{% macro without_channel(text) %}{% for part in text.split('<channel|>') %}"
+    "{{ part.split('<|channel>')[0] }}{% endfor %}{% endmacro %}"
+    "{{ bos_token }}{% for m in messages %}"
+    "<|turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{{ without_channel(m['content']) if m['role'] == 'assistant' else m['content'] | trim }}<turn|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}"
+)
 CHANNELS = (
     "<|start|>system<|message|>Reasoning: medium<|end|>"
     "{% for m in messages %}"

@@ -8,6 +8,7 @@ import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -26,6 +27,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 _ARCHITECTURES = {
+    "gemma4_text": "gemma4",
     "mistral": "llama",
     "mixtral": "llama",
     "gemma3_text": "gemma3",
@@ -48,7 +50,7 @@ _INTERLEAVED = (
     "mistral3",
 )
 _ONE_ADDED = ("gemma", "gemma2", "gemma3", "nemotron")
-_WITH_PATTERN = ("olmo3", "exaone4")  # their files name the sliding layers
+_WITH_PATTERN = ("olmo3", "exaone4", "gemma4_text")  # their files name the sliding layers
 _ALIASES = {"block_sparse_moe.router.": "block_sparse_moe.router.layer."}
 
 
@@ -77,6 +79,8 @@ def write_twin(
         drop_keys: Metadata keys to leave out.
     """
     config = module.config
+    if config.model_type == "gemma4_text":  # whose numbers for all layers are refused else
+        config.allow_global_per_layer_attribute_access = True
     architecture = architecture or _ARCHITECTURES.get(config.model_type, config.model_type)
     writer = GGUFWriter(path, architecture)
     values = {**_config_metadata(config, architecture), **_vocabulary(config), **(extra or {})}
@@ -140,7 +144,34 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
     values[f"{architecture}.rope.freq_base"] = float(whole["rope_theta"])
     if getattr(config, "sliding_window", None) and architecture != "llama":
         values[f"{architecture}.attention.sliding_window"] = config.sliding_window  # type: ignore[attr-defined]  # Gemma has it
+    if architecture == "gemma4":
+        values |= _gemma4_metadata(config)
     return values
+
+
+def _gemma4_metadata(config: Any) -> dict[str, object]:
+    """What differs from layer to layer, as llama.cpp's converter writes it."""
+    layers = [config.per_layer_config[index] for index in range(config.num_hidden_layers)]
+    full_dim = layers[-1].head_dim
+    num_own = config.num_hidden_layers - config.num_kv_shared_layers
+    widths = [
+        config.intermediate_size * (1 + (config.use_double_wide_mlp and index >= num_own))
+        for index in range(config.num_hidden_layers)
+    ]
+    values = {
+        "attention.key_length": full_dim,
+        "attention.value_length": full_dim,
+        "attention.key_length_swa": config.head_dim,
+        "attention.value_length_swa": config.head_dim,
+        "attention.head_count_kv": [layer.num_key_value_heads for layer in layers],
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "feed_forward_length": widths,
+        "rope.dimension_count": full_dim,
+        "rope.dimension_count_swa": config.head_dim,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+    return {f"gemma4.{key}": value for key, value in values.items()}
 
 
 def _vocabulary(config: object) -> dict[str, object]:
@@ -182,7 +213,8 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
     arch_id = next(i for i, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     name_map = gguf.get_tensor_name_map(arch_id, config.num_hidden_layers)
     tensors = {}
-    for name, parameter in module.named_parameters():
+    scales = [part for part in module.named_buffers() if part[0].endswith("layer_scalar")]
+    for name, parameter in [*module.named_parameters(), *scales]:
         array = parameter.detach().float().numpy().copy()
         if architecture in _INTERLEAVED and ".q_proj." in name:
             array = _interleave(array, config.num_attention_heads)
@@ -195,6 +227,10 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
         ).items():
             found = name_map.get_name(part_name, try_suffixes=(".weight", ".bias"))
             tensors[found] = np.ascontiguousarray(part)
+    if architecture == "gemma4":
+        num_pairs = config.per_layer_config[config.num_hidden_layers - 1].head_dim // 2
+        is_turned = np.arange(num_pairs) < num_pairs // 4
+        tensors["rope_freqs.weight"] = np.where(is_turned, 1, 1e30).astype(np.float32)
     return tensors
 
 
@@ -219,7 +255,7 @@ def _as_published(
         return {f"{prefix}gate_proj.weight": gate, f"{prefix}up_proj.weight": up}
     if expert == "down_proj":
         return {f"{layer.replace('block_sparse_moe', 'mlp')}.experts.down_proj.weight": array}
-    if name.endswith(".sinks"):
+    if name.endswith((".sinks", ".layer_scalar")):
         return {f"{name}.weight": array}
     return {name: array.squeeze(0) if "shared_expert_gate" in name else array}
 

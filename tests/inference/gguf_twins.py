@@ -24,6 +24,7 @@ from tests.inference.tiny_models import (
     eager_logits,
     make_config,
     make_tokens,
+    vary_layer_scales,
 )
 
 _SHAPE = {
@@ -51,6 +52,12 @@ _GROWING = {
 }
 _LAYERS = ["sliding_attention"] * 3 + ["full_attention"]
 _EXPERTS: dict[str, object] = {"num_experts": 6, "num_experts_per_tok": 2}
+_GEMMA4: dict[str, object] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": WINDOW,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+}
 _LOCAL_EXPERTS: dict[str, object] = {"num_local_experts": 6, "num_experts_per_tok": 2}
 
 # Kinds of models by a name for each twin; what is not here is from `tiny_models`.
@@ -98,6 +105,20 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
         {**_LOCAL_EXPERTS, "attention_multiplier": 0.2, "residual_multiplier": 0.3,
          "embedding_multiplier": 2.0, "logits_scaling": 3.0},
     ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            **_GEMMA4, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "final_logit_softcapping": 30.0,
+        },
+    ),
+    "gemma4-keys-as-values": (
+        "gemma4_text",
+        {
+            **_GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "layer_types": _LAYERS,
+        },
+    ),
     "gpt-oss": (
         "gpt_oss",
         {**_LOCAL_EXPERTS, "head_dim": 16, "sliding_window": WINDOW, "rope_parameters": _YARN},
@@ -109,10 +130,10 @@ TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
     "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe",
-    "gpt-oss", "mistral3",
+    "gpt-oss", "mistral3", "gemma4", "gemma4-keys-as-values",
 ]  # fmt: skip
-OURS_ALONE = ["gpt-oss"]  # of them, those that have no bridge
-BRIDGED_TWINS = [name for name in TWINS if name != "gpt-oss"]  # that has no bridge
+OURS_ALONE = ["gpt-oss", "gemma4", "gemma4-keys-as-values"]  # of them, those that have no bridge
+BRIDGED_TWINS = [name for name in TWINS if name not in OURS_ALONE]
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",
     "command-r", "command-r-norms", "cohere2",
@@ -189,6 +210,7 @@ def remake(config: PretrainedConfig) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0.0, 0.3)
+        vary_layer_scales(module)
     return module
 
 

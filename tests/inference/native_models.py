@@ -147,9 +147,9 @@ class NativeModel:
         layers = [
             _layer(
                 memory,
-                {role: weights[WeightKey(role, index)] for role in spec.layer_roles},
-                spec.layers[index].window,
-                spec.layers[index].rope_index,
+                spec,
+                index,
+                {role: weights[WeightKey(role, index)] for role in spec.roles_of(index)},
                 lambda role: (kinds or {}).get(role, kind),
             )
             for index in range(spec.num_layers)
@@ -158,7 +158,10 @@ class NativeModel:
             if centre is not None:
                 layer.key_centre = memory.array(centre)
         ropes = [
-            Rope(memory.floats(rope.inverse_frequencies), rope.factor, 0) for rope in spec.ropes
+            Rope(
+                memory.floats(rope.inverse_frequencies), rope.factor, len(rope.inverse_frequencies)
+            )
+            for rope in spec.ropes
         ]
         self.structure = Model(
             num_layers=spec.num_layers,
@@ -168,7 +171,7 @@ class NativeModel:
             head_dim=spec.head_dim,
             mlp_size=spec.mlp_size,
             vocab_size=spec.vocab_size,
-            rotary_dim=spec.rotary_dim,
+            ple_size=spec.ple_size,
             activation=Activation[spec.activation.upper()],
             query_key_norm=QueryKeyNorm[spec.query_key_norm.upper()],
             norm_epsilon=spec.norm_epsilon,
@@ -191,11 +194,15 @@ class NativeModel:
             head=pack(memory, weights[WeightKey("head")], kind),
             final_norm=memory.floats(weights[WeightKey("final_norm")]),
         )
+        if spec.ple_size:
+            self.structure.ple_embedding = pack(memory, weights[WeightKey("ple_embedding")], kind)
+            self.structure.ple_projection = pack(memory, weights[WeightKey("ple_projection")], kind)
+            self.structure.ple_norm = memory.floats(weights[WeightKey("ple_norm")])
 
     @property
     def geometry(self) -> tuple[LayerGeometry, ...]:
         """What each layer stores per token."""
-        return (LayerGeometry(self.spec.num_kv_heads, self.spec.head_dim),) * self.spec.num_layers
+        return tuple(LayerGeometry(*shape) for shape in self.spec.kv_shapes)
 
     def new_kv(
         self, scheme: KvSchemeName, *, num_blocks: int = 64, block_size: int = 8
@@ -222,7 +229,7 @@ def random_model(spec: ModelSpec, *, kind: MatrixType = MatrixType.F32) -> Nativ
     """A model of any shape with random weights."""
     generator = torch.Generator().manual_seed(0)
     weights = {
-        key: torch.randn(spec.shape(key.role), generator=generator) * 0.12
+        key: torch.randn(spec.shape(key.role, key.layer), generator=generator) * 0.12
         for key in spec.weight_keys
     }
     return NativeModel(spec, weights, kind)
@@ -232,15 +239,19 @@ def kv_structure(memory: Memory, kv: KvTensors) -> Kv:
     """Blocks, as the kernels see them."""
     layers = []
     for layer in kv.layers:
-        planes = [plane.data_ptr() for plane in layer.planes]
-        layers.append(KvLayer((c_void_p * 5)(*planes, *[None] * (5 - len(planes)))))
-    rotation, first = kv.layers[0].rotation, kv.layers[0].planes
+        planes, rotation = [plane.data_ptr() for plane in layer.planes], layer.rotation
+        layers.append(
+            KvLayer(
+                (c_void_p * 5)(*planes, *[None] * (5 - len(planes))),
+                value_groups=layer.planes[3].shape[2] if kv.scheme.name == "int4" else 0,
+                stored_factor=0.0 if rotation is None else float(rotation.to_stored[0, 0]),
+                query_factor=0.0 if rotation is None else float(rotation.to_query[0, 0]),
+            )
+        )
     return Kv(
         scheme=SCHEMES[kv.scheme.name],
-        value_groups=first[3].shape[2] if kv.scheme.name == "int4" else 0,
-        num_slots=first[0].shape[1],
-        stored_factor=0.0 if rotation is None else float(rotation.to_stored[0, 0]),
-        query_factor=0.0 if rotation is None else float(rotation.to_query[0, 0]),
+        num_layers=len(layers),
+        num_slots=kv.layers[0].planes[0].shape[1],
         layers=memory.structures(KvLayer, layers),
     )
 
@@ -373,12 +384,21 @@ def store(
 
 def _layer(
     memory: Memory,
+    spec: ModelSpec,
+    index: int,
     weights: Mapping[Role, Tensor],
-    window: int | None,
-    rope_index: int,
     kind_of: Callable[[Role], MatrixType],
 ) -> Layer:
-    layer = Layer(window=window or 0, rope_index=rope_index)
+    own, (num_kv_heads, head_dim) = spec.layers[index], spec.kv_shape(index)
+    layer = Layer(
+        window=own.window or 0,
+        rope_index=own.rope_index,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        mlp_size=spec.mlp_size_of(index),
+        kv_layer=index if own.kv_layer is None else own.kv_layer,
+        value_norm=memory.floats(torch.ones(head_dim)) if spec.has_value_norm else None,
+    )
     for role, weight in weights.items():
         value = pack(memory, weight, kind_of(role)) if weight.dim() == 2 else memory.floats(weight)
         setattr(layer, role, value)

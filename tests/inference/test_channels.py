@@ -91,7 +91,7 @@ def test_a_message_that_ends_does_not_end_the_reply() -> None:
 def test_other_vocabularies_have_no_channels() -> None:
     names = {name: 3 for name in NAMES if name != "<|channel|>"}
     tokenizer = tokenizer_from_metadata(tiny_byte_metadata(added=names), "plain.gguf")
-    assert not tokenizer.has_channels
+    assert tokenizer.channels is None
     ids = tokenizer.encode_markup("<|start|>analysis<|message|>x")
     assert tokenizer.decode(ids) == stream(tokenizer, ids) == "analysisx"
 

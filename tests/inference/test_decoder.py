@@ -10,9 +10,9 @@ from torch import Tensor
 
 from inference.config import KvSchemeName
 from inference.kv_cache.schemes import LayerGeometry
-from inference.model.decoder import Linear, TorchDecoder
+from inference.model.decoder import TorchDecoder
 from inference.model.decoder_weights import read_weights
-from inference.model.linear import FastLinear
+from inference.model.linear import FastLinear, Linear
 from inference.model.spec import BIAS_OF, WeightKey
 from inference.model.spec_families import FAMILIES
 from inference.model.step import Chunk
@@ -103,7 +103,7 @@ def test_logits_over_rounded_blocks_are_those_of_the_bridge(
     assert (actual - expected).abs().max() < rounding / 2
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma2", "gemma3", "olmo2"])
+@pytest.mark.parametrize("variant", ["llama", "gemma2", "gemma3", "gemma4", "olmo2"])
 def test_half_precision_is_as_near_to_the_truth_as_transformers(variant: str) -> None:
     truth = eager_logits(make_variant(variant), PROMPT)
     module = make_variant(variant, dtype=torch.bfloat16)

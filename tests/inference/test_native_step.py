@@ -10,8 +10,10 @@ import torch
 
 from inference.config import KvSchemeName
 from inference.kernels.library import KernelError
-from inference.kernels.structures import MatrixType
-from inference.model.spec import LayerSpec
+from inference.kernels.structures import Layer, Matrix, MatrixType
+from inference.kv_cache.schemes import find_scheme
+from inference.kv_cache.tensors import KvTensors
+from inference.model.spec import LayerSpec, ModelSpec
 from inference.model.step import Chunk
 from tests.inference.native_models import (
     ISAS,
@@ -30,7 +32,7 @@ from tests.inference.tiny_decoders import (
     make_variant,
     spec_of,
 )
-from tests.inference.tiny_models import eager_logits, make_tokens
+from tests.inference.tiny_models import VOCAB_SIZE, eager_logits, make_tokens
 from tests.inference.tiny_models import run_chunked as run_torch
 
 P = 8
@@ -53,7 +55,18 @@ def test_logits_equal_transformers_and_are_the_same_bits_in_chunks(variant: str)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("variant", ["llama-biases", "gemma2", "gemma3", "olmo2", "phi3-partial"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "llama-biases",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "gemma4-keys-as-values",
+        "olmo2",
+        "phi3-partial",
+    ],
+)
 def test_every_instruction_set_gives_the_logits_of_transformers(isa: str, variant: str) -> None:
     use_isa(isa)
     module = make_variant(variant)
@@ -63,7 +76,10 @@ def test_every_instruction_set_gives_the_logits_of_transformers(isa: str, varian
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("variant", ["llama", "llama-wide-heads", "qwen2", "gemma3", "olmo2"])
+@pytest.mark.parametrize(
+    "variant",
+    ["llama", "llama-wide-heads", "qwen2", "gemma3", "gemma4", "gemma4-keys-as-values", "olmo2"],
+)
 def test_stored_numbers_and_logits_are_those_of_the_torch_path(
     scheme: KvSchemeName, variant: str
 ) -> None:
@@ -78,8 +94,9 @@ def test_stored_numbers_and_logits_are_those_of_the_torch_path(
     rounding = (expected - truth[ends]).abs().max()
     assert (actual[ends] - expected).abs().max() < 1e-4 + rounding / 2
     slots = torch.tensor([TABLE[token // P] * P + token % P for token in range(len(PROMPT))])
-    for ours, theirs in zip(kv.layers, runner.kv.layers, strict=True):
-        shape = (2 * model.spec.num_kv_heads, len(PROMPT), model.spec.head_dim)
+    shapes = model.spec.kv_shapes
+    for ours, theirs, (heads, head_dim) in zip(kv.layers, runner.kv.layers, shapes, strict=True):
+        shape = (2 * heads, len(PROMPT), head_dim)
         read = [torch.empty(shape), torch.empty(shape)]
         with torch.inference_mode():
             ours.read_slots(slots, read[0])
@@ -88,16 +105,24 @@ def test_stored_numbers_and_logits_are_those_of_the_torch_path(
         assert step < {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3, "int8": 0.02, "int4": 0.2}[scheme]
 
 
+def spec_for_long_prompts(variant: str) -> ModelSpec:
+    """Sizes that are whole blocks, and windows beyond which a long prompt goes."""
+    spec = replace(spec_of(make_variant(variant)), hidden_size=64, num_heads=8, mlp_size=96)
+    if variant == "llama":
+        return replace(spec, layers=(LayerSpec(None), LayerSpec(70)))
+    layers = [replace(layer, mlp_size=None, window=layer.window and 70) for layer in spec.layers]
+    return replace(spec, layers=tuple(layers), ple_size=32)
+
+
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("scheme", ["fp16", "int8"])
+@pytest.mark.parametrize(
+    ("variant", "scheme"), [("llama", "fp16"), ("llama", "int8"), ("gemma4", "fp16")]
+)
 def test_long_prompts_are_the_same_bits_in_any_chunks_and_on_any_number_of_threads(
-    isa: str, scheme: KvSchemeName
+    isa: str, variant: str, scheme: KvSchemeName
 ) -> None:
     use_isa(isa)
-    spec = spec_of(make_variant("llama"))
-    spec = replace(spec, hidden_size=64, num_heads=8, mlp_size=96)
-    layers = (LayerSpec(None), LayerSpec(70))
-    model = random_model(replace(spec, layers=layers), kind=MatrixType.Q8_0)
+    model = random_model(spec_for_long_prompts(variant), kind=MatrixType.Q8_0)
     chunked = {}
     for chunk_tokens in CHUNKS:
         kv = model.new_kv(scheme, num_blocks=96)
@@ -111,7 +136,7 @@ def test_long_prompts_are_the_same_bits_in_any_chunks_and_on_any_number_of_threa
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-@pytest.mark.parametrize("variant", ["qwen2", "gemma2"])
+@pytest.mark.parametrize("variant", ["qwen2", "gemma2", "gemma4"])
 def test_rows_are_the_same_bits_beside_strangers(variant: str, num_threads: int) -> None:
     model = native_of(make_variant(variant))
     kv = model.new_kv("fp16")
@@ -128,8 +153,9 @@ def test_rows_are_the_same_bits_beside_strangers(variant: str, num_threads: int)
     assert torch.equal(together, torch.cat(alone))
 
 
-def test_rows_without_logits_change_nothing() -> None:
-    model = native_of(make_variant("llama"))
+@pytest.mark.parametrize("variant", ["llama", "gemma4"])
+def test_rows_without_logits_change_nothing(variant: str) -> None:
+    model = native_of(make_variant(variant))
     every, last, none = (model.new_kv("fp16") for _ in range(3))
     chunk = Chunk(PROMPT, 0, TABLE, needs_logits=True, needs_all_logits=True)
     all_logits = run_step(model, every, [chunk])
@@ -198,6 +224,53 @@ def test_what_cannot_be_is_refused() -> None:
     for tokens, table in [([260], [1]), ([-1], [1]), ([5] * 9, [63, 64])]:
         with pytest.raises((KernelError, IndexError)):
             run_step(model, kv, [Chunk(tokens, 0, table, needs_logits=True)])
-    model.structure.rotary_dim = 18
+
+
+@pytest.mark.parametrize(
+    ("layer", "field", "value"),
+    [
+        (0, "rope_index", 2),
+        (0, "kv_layer", 1),  # it stores, and so has a place of its own
+        (0, "head_dim", 14),
+        (0, "num_kv_heads", 3),
+        (0, "mlp_size", 81),
+        (3, "kv_layer", 2),  # of another head size
+        (3, "kv_layer", 3),  # that stores nothing
+        (3, "kv_layer", -1),
+        (3, "head_dim", 16),
+        (5, "mlp_size", 80),
+        (1, "key", Matrix()),  # those that store come first
+        (2, "ple_gate", Matrix()),
+        (2, "ple_output", Matrix()),
+    ],
+)
+def test_layers_that_cannot_be_are_refused(layer: int, field: str, value: object) -> None:
+    model = native_of(make_variant("gemma4"))
+    kv, chunk = model.new_kv("fp16"), Chunk([5], 0, [1], needs_logits=True)
+    assert run_step(model, kv, [chunk]).shape == (1, VOCAB_SIZE)
+    layers = (Layer * model.spec.num_layers).from_address(model.structure.layers)
+    setattr(layers[layer], field, value)
     with pytest.raises(KernelError):
-        run_step(model, kv, [Chunk([5], 0, [1], needs_logits=True)])
+        run_step(model, kv, [chunk])
+
+
+@pytest.mark.parametrize("field", ["ple_embedding", "ple_projection", "ple_norm", "head_dim"])
+def test_models_without_a_part_are_refused(field: str) -> None:
+    model = native_of(make_variant("gemma4"))
+    kind = type(getattr(model.structure, field) or 0)
+    setattr(model.structure, field, kind())
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+def test_memory_of_fewer_layers_is_refused() -> None:
+    model = native_of(make_variant("llama"))
+    fewer = KvTensors(
+        model.geometry[:-1],
+        num_blocks=8,
+        block_size=P,
+        scheme=find_scheme("fp16", torch.float32),
+        device=torch.device("cpu"),
+    )
+    with pytest.raises(KernelError):
+        run_step(model, fewer, [Chunk([5], 0, [1], needs_logits=True)])

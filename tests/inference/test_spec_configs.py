@@ -12,6 +12,7 @@ from transformers import (
     Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GemmaConfig,
     Glm4Config,
     GptOssConfig,
@@ -55,6 +56,7 @@ CLASSES: dict[str, type[PretrainedConfig]] = {
     "gemma": GemmaConfig,
     "gemma2": Gemma2Config,
     "gemma3": Gemma3TextConfig,
+    "gemma4": Gemma4TextConfig,
     "phi3": Phi3Config,
     "granite": GraniteConfig,
     "olmo2": Olmo2Config,
@@ -89,8 +91,9 @@ def test_classes_cover_every_family() -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - WITH_EXPERTS))
 def test_missing_values_are_those_of_the_config_class(family: str) -> None:
-    config = CLASSES[family](**_SIZES, pad_token_id=None)
-    bare = {"model_type": config.model_type, **_SIZES}
+    sizes = {**_SIZES, "vocab_size_per_layer_input": 100} if family == "gemma4" else _SIZES
+    config = CLASSES[family](**sizes, pad_token_id=None)
+    bare = {"model_type": config.model_type, **sizes}
     assert spec_from_folder(bare) == spec_from_folder(json.loads(config.to_json_string(False)))
 
 
@@ -122,12 +125,13 @@ def test_more_experts_for_a_token_than_there_are_is_refused(name: str) -> None:
 def test_shapes_are_those_of_the_module(variant: str) -> None:
     module = make_variant(variant)
     spec = spec_of(module)
-    total = sum(parameter.numel() for parameter in module.parameters())
+    scales = [b for name, b in module.named_buffers() if name.endswith("layer_scalar")]
+    total = sum(weight.numel() for weight in [*module.parameters(), *scales])
     ours = 0
     for key in spec.weight_keys:
         if key == WeightKey("head") and spec.is_head_tied:
             continue
-        rows, *columns = spec.shape(key.role)
+        rows, *columns = spec.shape(key.role, key.layer)
         ours += rows * (columns[0] if columns else 1)
     assert ours == total
 

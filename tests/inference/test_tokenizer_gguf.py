@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import models, normalizers
+from transformers import GemmaTokenizer
 
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.text import tokenizer_gguf
@@ -16,6 +19,7 @@ from tests.inference.text_models import (
     starter_metadata,
     starter_tokenizer,
     tiny_byte_metadata,
+    tiny_merge_metadata,
     tiny_sentence_metadata,
 )
 
@@ -323,3 +327,40 @@ def test_merges_from_scores_do_what_the_scores_mean() -> None:
 def test_merges_from_scores_rank_by_score_then_id() -> None:
     ids = {"a": 0, "b": 1, "ab": 2, "ba": 3, "abb": 4}
     assert merges_from_scores(ids, [0, 0, 1.0, 1.0, 2.0]) == [("ab", "b"), ("a", "b"), ("b", "a")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(["hello", "he", "l", "o", " ", "  ", "\n", "\n\n", "é", "👍", "▁"]))
+)
+def test_gemma_4_encodes_as_transformers_does(parts: list[str]) -> None:
+    metadata = tiny_merge_metadata()
+    names: list[str] = metadata["tokenizer.ggml.tokens"]  # type: ignore[assignment]
+    merges: list[str] = metadata["tokenizer.ggml.merges"]  # type: ignore[assignment]
+    oracle = GemmaTokenizer(
+        vocab={name: n for n, name in enumerate(names)},
+        merges=[tuple(line.split(" ")) for line in merges],
+        add_bos_token=False,
+    )
+    tokenizer, text = tokenizer_from_metadata(metadata, "g.gguf"), "".join(parts)
+    ids = tokenizer.encode_text(text)
+    assert ids == oracle.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text.replace("▁", " ")
+
+
+def test_gemma_4_has_its_ends_and_no_typed_mark_becomes_a_token() -> None:
+    tokenizer = tokenizer_from_metadata(tiny_merge_metadata(), "g.gguf")
+    ends = {tokenizer.vocabulary.piece(token_id) for token_id in tokenizer.eos_ids}
+    assert ends == {"<eos>", "<turn|>"}
+    assert (tokenizer.bos_token, tokenizer.add_bos) == ("<bos>", True)
+    marks = {"<|turn>", "<turn|>", "<|channel>", "<channel|>"}
+    assert marks <= set(tokenizer.control_tokens)
+    for mark in marks:
+        assert not {tokenizer.control_tokens[mark]} & set(tokenizer.encode_text(f"a {mark} b"))
+
+
+def test_gemma_4_without_its_merges_is_refused() -> None:
+    metadata = tiny_merge_metadata()
+    del metadata["tokenizer.ggml.merges"]
+    with pytest.raises(ModelFileError, match="merges is missing"):
+        tokenizer_from_metadata(metadata, "g.gguf")

@@ -115,6 +115,33 @@ def tiny_sentence_metadata(
     return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
 
 
+def tiny_merge_metadata(
+    merges: Sequence[str] = ("h e", "l l", "he ll", "hell o", "▁ hello", "\n \n"),
+    added: Mapping[str, int] | None = None,
+    **changes: object,
+) -> dict[str, object]:
+    """A sentence vocabulary as Gemma 4's, with listed merges; ends turns by <turn|>."""
+    made = [line.replace(" ", "") for line in merges]
+    added = {"<|turn>": 3, "<turn|>": 3, "<|channel>": 4, "<channel|>": 4, **(added or {})}
+    single = dict.fromkeys(piece for line in merges for piece in line.split(" "))
+    pieces = [*dict.fromkeys(("▁", *single, *made))]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", *added]
+    num_control = len(names)
+    names += [*(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    values: dict[str, object] = {
+        "model": "gemma4",
+        "tokens": names,
+        "token_type": [3, 3, 3, 2, *added.values(), *[6] * 256, *[1] * len(pieces)],
+        "scores": [-1000.0] * num_control + [0.0] * (256 + len(pieces)),
+        "merges": list(merges),
+        "bos_token_id": 2,
+        "eos_token_id": 5,
+        "add_space_prefix": False,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
+
+
 def write_folder(folder: Path, core: tokenizers.Tokenizer, **files: object) -> Path:
     """A model folder with this tokenizer and JSON files, named by their stems."""
     folder.mkdir(exist_ok=True)

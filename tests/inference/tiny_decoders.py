@@ -11,6 +11,7 @@ from transformers import (
     Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GemmaConfig,
     Glm4Config,
     GraniteConfig,
@@ -41,7 +42,13 @@ from inference.model.runner import ModelRunner
 from inference.model.spec import ModelSpec
 from inference.model.spec_configs import spec_from_folder
 from inference.model.spec_weights import folder_sources
-from tests.inference.tiny_models import VOCAB_SIZE, WINDOW, fill_with_garbage, make_attention
+from tests.inference.tiny_models import (
+    VOCAB_SIZE,
+    WINDOW,
+    fill_with_garbage,
+    make_attention,
+    vary_layer_scales,
+)
 
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -137,6 +144,30 @@ VARIANTS: dict[str, Callable[[], PretrainedConfig]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
         },
     ),
+    "gemma4": lambda: Gemma4TextConfig(
+        **{**SHAPE, "num_hidden_layers": 6},
+        head_dim=16,
+        global_head_dim=24,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=30.0,
+    ),
+    "gemma4-keys-as-values": lambda: Gemma4TextConfig(
+        **SHAPE,
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        hidden_size_per_layer_input=0,
+        num_kv_shared_layers=0,
+        final_logit_softcapping=None,
+    ),
     "phi3": lambda: Phi3Config(**SHAPE, sliding_window=WINDOW),
     "phi3-partial": lambda: Phi3Config(
         **SHAPE, rope_parameters={**_BASE, "rope_type": "default", "partial_rotary_factor": 0.5}
@@ -195,6 +226,7 @@ def make_variant(name: str, *, dtype: torch.dtype = torch.float32) -> PreTrained
                 parameter.normal_(0.0, 1.0 if "embed" in parameter_name else 0.12)
             else:
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        vary_layer_scales(module)
     return module.to(dtype).eval()
 
 

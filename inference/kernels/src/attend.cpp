@@ -17,9 +17,8 @@ size_t aligned(size_t num_floats) { return (num_floats + 15) / 16 * 16; }
 
 }  // namespace
 
-TokenSlots::TokenSlots(const qk_step &step) {
-  for (int32_t i = 0; i < step.num_spans; ++i) {
-    const qk_span &span = step.spans[i];
+TokenSlots::TokenSlots(const std::vector<qk_span> &spans) {
+  for (const qk_span &span : spans) {
     first_.push_back(slots_.size());
     int64_t left = static_cast<int64_t>(span.start) + span.num_rows;
     for (int32_t extent = 0; extent < span.num_extents && left > 0; ++extent) {
@@ -30,40 +29,35 @@ TokenSlots::TokenSlots(const qk_step &step) {
   }
 }
 
-AttentionPlan::AttentionPlan(const qk_model &model, const qk_step &step, const TokenSlots &slots,
-                             int32_t window, const std::vector<bool> *is_wanted, int num_threads)
-    : group_(model.num_heads / model.num_kv_heads),
-      num_kv_heads_(model.num_kv_heads),
-      head_dim_(model.head_dim),
-      window_(window),
+AttentionPlan::AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<qk_span> &spans,
+                             const TokenSlots &slots, int num_threads)
+    : group_(model.num_heads / layer.num_kv_heads),
+      num_kv_heads_(layer.num_kv_heads),
+      head_dim_(layer.head_dim),
+      window_(layer.window),
       num_threads_(num_threads) {
-  const int32_t size = tile_tokens(step);
-  for (int32_t i = 0; i < step.num_spans; ++i) add_tiles(step.spans[i], slots.of_span(i), size, is_wanted);
+  const int32_t size = tile_tokens(spans);
+  for (size_t i = 0; i < spans.size(); ++i) add_tiles(spans[i], slots.of_span(i), size);
   add_pieces();
   num_left_ = std::make_unique<std::atomic<int32_t>[]>(tiles_.size());
 }
 
 // New tokens in a tile.
-int32_t AttentionPlan::tile_tokens(const qk_step &step) const {
+int32_t AttentionPlan::tile_tokens(const std::vector<qk_span> &spans) const {
   int32_t size = std::max(1, kMostTileRows / group_);
   while (size > 1 && size * group_ >= 2 * kLeastTileRows) {
     int64_t num_tiles = 0;
-    for (int32_t i = 0; i < step.num_spans; ++i) num_tiles += (step.spans[i].num_rows + size - 1) / size;
+    for (const qk_span &span : spans) num_tiles += (span.num_rows + size - 1) / size;
     if (num_tiles * num_kv_heads_ >= int64_t{kTilesPerThread} * num_threads_) break;
     size /= 2;
   }
   return size;
 }
 
-void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size,
-                              const std::vector<bool> *is_wanted) {
+void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size) {
   // The last rows see the most keys: they come first, so that no thread is left with them.
   for (int32_t first = (span.num_rows - 1) / size * size; first >= 0; first -= size) {
     const int32_t count = std::min(size, span.num_rows - first), row = span.row + first;
-    if (is_wanted && std::none_of(is_wanted->begin() + row, is_wanted->begin() + row + count,
-                                  [](bool wanted) { return wanted; })) {
-      continue;
-    }
     for (int32_t head = 0; head < num_kv_heads_; ++head) {
       tiles_.push_back({token_slots, row, span.start + first, count, head, 0});
     }

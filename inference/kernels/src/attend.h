@@ -10,28 +10,28 @@
 
 namespace quire {
 
-inline Slots slots_of(const qk_model &model, const qk_kv &kv, int32_t layer) {
-  return {kv.scheme, model.num_kv_heads, model.head_dim, kv.value_groups, kv.num_slots, kv.stored_factor,
-          kv.layers[layer].planes};
+inline Slots slots_of(const qk_layer &layer, const qk_kv &kv) {
+  const qk_kv_layer &place = kv.layers[layer.kv_layer];
+  return {kv.scheme, layer.num_kv_heads, layer.head_dim, place.value_groups, kv.num_slots, place.stored_factor,
+          place.planes};
 }
 
 // The slot of each token of each span, one after the other.
 class TokenSlots {
  public:
-  explicit TokenSlots(const qk_step &step);
-  const int64_t *of_span(int32_t span) const { return slots_.data() + first_[static_cast<size_t>(span)]; }
+  explicit TokenSlots(const std::vector<qk_span> &spans);
+  const int64_t *of_span(size_t span) const { return slots_.data() + first_[span]; }
 
  private:
   std::vector<int64_t> slots_;
   std::vector<size_t> first_;
 };
 
-// The pieces of all layers that have the same window. Where pieces are cut changes no bit of the results.
+// The pieces of all layers that have the same window and shape. Where pieces are cut changes no bit of the results.
 class AttentionPlan {
  public:
-  // is_wanted: which rows of the step are needed; null: all.
-  AttentionPlan(const qk_model &model, const qk_step &step, const TokenSlots &slots, int32_t window,
-                const std::vector<bool> *is_wanted, int num_threads);
+  AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<qk_span> &spans,
+                const TokenSlots &slots, int num_threads);
 
   // Floats that run needs.
   size_t num_floats() const { return per_thread_floats_ * static_cast<size_t>(num_threads_) + shared_floats_; }
@@ -51,9 +51,8 @@ class AttentionPlan {
   };
   struct Run;
 
-  int32_t tile_tokens(const qk_step &step) const;
-  void add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size,
-                 const std::vector<bool> *is_wanted);
+  int32_t tile_tokens(const std::vector<qk_span> &spans) const;
+  void add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size);
   void find_splits();
   void add_pieces();
   int32_t num_rows(const AttentionTile &tile) const { return tile.num_tokens * group_; }

@@ -12,8 +12,8 @@ int32_t qk_store(const qk_model *model, const qk_kv *kv, int32_t layer, int32_t 
     return QK_ERROR_ARGUMENT;
   }
   if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
-  const Slots place = slots_of(*model, *kv, layer);
-  const int32_t num_heads = model->num_kv_heads, size = model->head_dim;
+  const Slots place = slots_of(model->layers[layer], *kv);
+  const int32_t num_heads = place.num_kv_heads, size = place.head_dim;
   for (int32_t row = 0; row < num_rows; ++row) {
     if (slots[row] < 0 || slots[row] >= kv->num_slots) return QK_ERROR_ARGUMENT;
     for (int32_t head = 0; head < num_heads; ++head) {
@@ -31,13 +31,14 @@ int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t
   if (!is_valid(*model) || !is_valid(*kv, *model) || !is_valid(*step, *model, *kv)) return QK_ERROR_ARGUMENT;
   if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
   try {
-    const TokenSlots slots(*step);
-    const int32_t window = model->layers[layer].window;
-    const AttentionPlan plan(*model, *step, slots, window, nullptr, team->team.size());
+    const qk_layer &own = model->layers[layer];
+    const std::vector<qk_span> spans(step->spans, step->spans + step->num_spans);
+    const TokenSlots slots(spans);
+    const AttentionPlan plan(*model, own, spans, slots, team->team.size());
     float *memory = static_cast<float *>(team->step.reserve(sizeof(float) * plan.num_floats()));
     if (!memory) return QK_ERROR_MEMORY;
-    const Attention attention = {slots_of(*model, *kv, layer), model->num_heads, window, model->attention_softcap,
-                                 model->layers[layer].sinks, kv->query_factor, query, out};
+    const Attention attention = {slots_of(own, *kv), model->num_heads, own.window, model->attention_softcap,
+                                 own.sinks, kv->layers[own.kv_layer].query_factor, query, out};
     plan.run(team->team, *current_isa().step, attention, memory);
     return 0;
   } catch (const std::bad_alloc &) {

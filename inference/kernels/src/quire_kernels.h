@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 7
+#define QK_ABI_VERSION 8
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -95,7 +95,10 @@ typedef struct {
   const float *post_mlp_norm;        // (hidden) on the MLP's result
   const float *query_norm;           // (head_dim), or (heads * head_dim) for QK_QK_NORM_WHOLE
   const float *key_norm;
-  qk_matrix query, key, value, output, gate, up, down;  // with experts theirs, one after the other
+  const float *value_norm;           // (head_dim) on each value; null: none
+  // With experts theirs, one after the other. No key: the layer attends to what an earlier one stored. No value beside a
+  // key: values are the key's product, before its norm and its turning.
+  qk_matrix query, key, value, output, gate, up, down;
   qk_matrix router;  // (experts, hidden)
   const float *router_bias;    // (experts)
   const float *shared_router;  // (hidden): sigmoid of it is the weight of the expert that all tokens share
@@ -103,19 +106,29 @@ typedef struct {
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
   const float *sinks;       // (heads) a score that joins the softmax of each query and has no value; null: none
   const float *key_centre;  // (kv_heads * head_dim), subtracted from keys once they are turned; null: none
+  qk_matrix ple_gate;          // (ple, hidden); per-layer embeddings, see qk_model
+  qk_matrix ple_output;        // (hidden, ple)
+  const float *post_ple_norm;  // (hidden)
+  const float *layer_scale;    // (1) on the residual stream behind the layer; null: none
   int32_t window;      // a token sees itself and window - 1 before it; 0: all
   int32_t rope_index;  // which of the model's rotary tables
+  int32_t num_kv_heads, head_dim, mlp_size;  // of this layer
+  int32_t kv_layer;    // where in qk_kv its keys and values are
 } qk_layer;
 
 typedef struct {
-  const float *inverse_frequencies;  // (rotary_dim / 2): angle = position * this, in float
+  const float *inverse_frequencies;  // (num_pairs): angle = position * this, in float
   float factor;                      // on cosine and sine
-  int32_t reserved;
+  int32_t num_pairs;                 // the first 2 * this numbers of a head are turned, (i, i + num_pairs)
 } qk_rope;
 
 typedef struct {
+  // num_kv_heads, head_dim and mlp_size are the largest of any layer. All layers that have a key come before all that
+  // have none.
   int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, mlp_size, vocab_size;
-  int32_t rotary_dim;       // the first so many numbers of a head are turned, in halves: (i, i + rotary_dim / 2)
+  int32_t ple_size;         // per-layer embeddings: each layer adds, behind its MLP, post_ple_norm(ple_output(
+                            // activation(ple_gate(x)) * e)), where its part of a token's e is (ple_norm(ple_projection(x0)
+                            // / sqrt(hidden)) + ple_embedding * sqrt(ple_size)) / sqrt(2), x0 being x at first; 0: none
   int32_t activation;       // QK_SILU, ...
   int32_t query_key_norm;   // QK_QK_NORM_*
   float norm_epsilon;
@@ -135,6 +148,9 @@ typedef struct {
   const qk_rope *ropes;
   const qk_layer *layers;
   qk_matrix embedding, head;
+  qk_matrix ple_embedding;   // (vocab, layers * ple)
+  qk_matrix ple_projection;  // (layers * ple, hidden)
+  const float *ple_norm;     // (ple)
   const float *final_norm;
 } qk_model;
 
@@ -146,14 +162,16 @@ enum { QK_KV_F32 = 0, QK_KV_F16 = 1, QK_KV_BF16 = 2, QK_KV_INT8 = 3, QK_KV_INT4 
 // contiguous. Keys' heads come first, then values'.
 typedef struct {
   void *planes[5];
+  int32_t value_groups;     // G of int4
+  int32_t reserved;
+  float stored_factor;      // int8, int4: what is stored is x times a Hadamard matrix of +-this; 0: upright
+  float query_factor;       // queries and results are turned by one of +-this
 } qk_kv_layer;
 
 typedef struct {
   int32_t scheme;           // QK_KV_*
-  int32_t value_groups;     // G of int4
+  int32_t num_layers;
   int64_t num_slots;        // N * P
-  float stored_factor;      // int8, int4: what is stored is x times a Hadamard matrix of +-this; 0: upright
-  float query_factor;       // queries and results are turned by one of +-this
   const qk_kv_layer *layers;
 } qk_kv;
 

@@ -39,11 +39,18 @@ void take_all(Parts *parts, const qk_model &model, int32_t num_rows, size_t atte
   memory->gate = parts->floats(pairs, model.mlp_size);
   memory->up = parts->floats(pairs, model.mlp_size);
   const size_t angles = rows * static_cast<size_t>(model.num_ropes);
-  memory->cosine = parts->floats(angles, model.rotary_dim / 2);
-  memory->sine = parts->floats(angles, model.rotary_dim / 2);
+  memory->cosine = parts->floats(angles, model.head_dim / 2);
+  memory->sine = parts->floats(angles, model.head_dim / 2);
   memory->attention = parts->floats(attention_floats, 1);
   memory->hidden_inputs = parts->bytes(inputs_bytes(num_rows, model.hidden_size));
   memory->attended_inputs = parts->bytes(inputs_bytes(num_rows, static_cast<int32_t>(queries)));
+  if (model.ple_size) {
+    const int64_t all = int64_t{model.num_layers} * model.ple_size;
+    memory->ple = parts->floats(rows, all);
+    memory->ple_projected = parts->floats(rows, all);
+    memory->ple_gate = parts->floats(rows, model.ple_size);
+    memory->ple_inputs = parts->bytes(inputs_bytes(num_rows, model.ple_size));
+  }
   if (!model.num_experts) {
     memory->mlp_inputs = parts->bytes(inputs_bytes(num_rows, model.mlp_size));
     return;

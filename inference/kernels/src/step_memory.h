@@ -17,9 +17,11 @@ struct StepMemory {
   float *router;          // experts
   float *shared_gate, *shared_up, *shared;  // of the expert that all share: its width twice, hidden
   float *expert_x;        // (T * experts used, hidden): what experts take, then what they make
-  float *cosine, *sine;   // (ropes, T, rotary_dim / 2)
+  float *ple, *ple_projected;  // (T, layers * ple)
+  float *ple_gate;        // ple
+  float *cosine, *sine;   // (ropes, T, head_dim / 2)
   float *attention;       // for AttentionPlan::run
-  void *hidden_inputs, *attended_inputs, *mlp_inputs, *expert_inputs, *shared_inputs;  // rounded rows
+  void *hidden_inputs, *attended_inputs, *mlp_inputs, *expert_inputs, *shared_inputs, *ple_inputs;  // rounded rows
 };
 
 // Take all of it from the buffer. False: there is no memory.
