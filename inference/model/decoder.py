@@ -228,7 +228,7 @@ class TorchDecoder:
         """What one layer's MLP adds to x, (T, hidden)."""
         m = self._norm(layer, "mlp_norm", x)
         if layer.experts is not None:
-            out = layer.experts(m)
+            out = layer.experts(m, x)
         else:
             inner = self._activation(layer.linears["gate"](m), layer.linears["up"](m))
             out = layer.linears["down"](inner)
@@ -339,4 +339,4 @@ def _experts(index: int, spec: ModelSpec, weights: Mapping[WeightKey, Tensor]) -
     own = {
         role: weights[WeightKey(role, index)] for role in spec.layer_roles if role in EXPERT_ROLES
     }
-    return Experts(spec.experts, own, _ACTIVATIONS[spec.activation])
+    return Experts(spec.experts, own, _ACTIVATIONS[spec.activation], epsilon=spec.norm_epsilon)

@@ -1,11 +1,13 @@
 """A layer's mixture of experts in torch. Engine thread only."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inference.model.norms import rms_norm
 from inference.model.spec import ExpertSpec, Role
 
 Activate = Callable[[Tensor, Tensor], Tensor]  # what gate and up are together
@@ -17,7 +19,12 @@ class Experts:
     """Computes each token by the experts that the router chooses for it."""
 
     def __init__(
-        self, spec: ExpertSpec, weights: Mapping[Role, Tensor], activate: Activate
+        self,
+        spec: ExpertSpec,
+        weights: Mapping[Role, Tensor],
+        activate: Activate,
+        *,
+        epsilon: float,
     ) -> None:
         """Take a layer's weights.
 
@@ -25,7 +32,9 @@ class Experts:
             spec: How experts are chosen.
             weights: Those of `spec.EXPERT_ROLES` that the layer has, as `ModelSpec.shape` says.
             activate: Of gate and up.
+            epsilon: Of norms.
         """
+        self._epsilon = epsilon
         self._spec = spec
         self._activate = activate
         self._weights = weights
@@ -35,18 +44,32 @@ class Experts:
             if role in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")
         }
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """What they make of x: (T, hidden) to the same."""
-        logits = functional.linear(x, self._weights["router"], self._weights.get("router_bias"))
-        weights, chosen = choose_experts(logits, self._spec)
-        out = torch.zeros_like(x)
+    def __call__(self, m: Tensor, x: Tensor) -> Tensor:
+        """What they make of x, (T, hidden), whose norm for the MLP is m: the same shape."""
+        weights, chosen = choose_experts(self._router_logits(m, x), self._spec)
+        if "expert_scale" in self._weights:
+            weights = weights * self._weights["expert_scale"][chosen]
+        inputs = self._normed("expert_norm", x) if "expert_norm" in self._weights else m
+        out = torch.zeros_like(m)
         for expert in sorted({*chosen.flatten().tolist()}):
             rows, places = torch.where(chosen == expert)
-            result = self._mlp(x[rows], expert)
-            out.index_add_(0, rows, result * weights[rows, places, None].to(x.dtype))
+            result = self._mlp(inputs[rows], expert)
+            out.index_add_(0, rows, result * weights[rows, places, None].to(m.dtype))
+        out = self._normed("post_expert_norm", out)
         if self._spec.shared_size:
-            out += self._shared(x)
+            out += self._shared(m)
         return out
+
+    def _router_logits(self, m: Tensor, x: Tensor) -> Tensor:
+        router, bias = self._weights["router"], self._weights.get("router_bias")
+        if "router_norm" not in self._weights:
+            return functional.linear(m, router, bias)
+        return functional.linear(self._normed("router_norm", x), router) / math.sqrt(x.shape[1])
+
+    def _normed(self, role: Role, x: Tensor) -> Tensor:
+        """Norm over the width, if the layer has it."""
+        weight = self._weights.get(role)
+        return x if weight is None else rms_norm(x, weight, self._epsilon)
 
     def _mlp(self, x: Tensor, expert: int) -> Tensor:
         own = {role: weight[expert] for role, weight in self._by_expert.items()}
@@ -57,9 +80,12 @@ class Experts:
     def _shared(self, x: Tensor) -> Tensor:
         """What the expert that all tokens share makes of x, times its weight."""
         own = self._weights
-        weight = functional.linear(x, own["shared_router"].unsqueeze(0)).sigmoid()
         gate, up = (functional.linear(x, own[role]) for role in ("shared_gate", "shared_up"))
-        return functional.linear(self._activate(gate, up), own["shared_down"]) * weight
+        out = functional.linear(self._activate(gate, up), own["shared_down"])
+        out = self._normed("post_shared_norm", out)
+        if "shared_router" not in own:
+            return out
+        return out * functional.linear(x, own["shared_router"].unsqueeze(0)).sigmoid()
 
 
 def clamped_swish(gate: Tensor, up: Tensor) -> Tensor:

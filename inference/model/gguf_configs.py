@@ -12,7 +12,7 @@ from inference.model.gguf_config_parts import (
     whole_number,
 )
 from inference.model.gguf_metadata import GgufMetadata
-from inference.model.size_limits import MAX_HEAD_SIZE, MAX_HEADS, MAX_INT
+from inference.model.size_limits import MAX_EXPERTS, MAX_HEAD_SIZE, MAX_HEADS, MAX_INT
 
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
@@ -173,7 +173,13 @@ def gemma4_config(meta: GgufMetadata) -> ConfigValues:
     """Gemma 4, text: full layers with larger heads, shared keys and values, per-layer embeddings."""
     if "rope_freqs.weight" not in meta.tensors:
         raise meta.fail("The tensor 'rope_freqs.weight' is missing.")
-    values = plain_config(meta.with_first_of("attention.head_count_kv", "feed_forward_length"))
+    alike = meta.with_first_of("attention.head_count_kv", "feed_forward_length")
+    has_experts = (
+        meta.has("expert_count") and meta.integer("expert_count", within=(0, MAX_EXPERTS)) > 0
+    )
+    values = (
+        {**expert_config(alike), **_gemma4_experts(meta)} if has_experts else plain_config(alike)
+    )
     num_layers = whole_number(values, "num_hidden_layers")
     kinds = layer_types(meta, num_layers, period=6)
     heads = meta.integers("attention.head_count_kv", num_layers, within=(1, MAX_HEADS))
@@ -218,6 +224,16 @@ def gemma4_config(meta: GgufMetadata) -> ConfigValues:
         ),
         "vocab_size_per_layer_input": values["vocab_size"],
         "has_layer_scales": "blk.0.layer_output_scale.weight" in meta.tensors,
+    }
+
+
+def _gemma4_experts(meta: GgufMetadata) -> ConfigValues:
+    """An MLP of all tokens beside the experts."""
+    return {
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        "has_expert_scales": "blk.0.ffn_down_exps.scale" in meta.tensors,
+        "has_fused_experts": "blk.0.ffn_gate_up_exps.weight" in meta.tensors,
     }
 
 

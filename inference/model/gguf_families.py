@@ -5,7 +5,7 @@ changed them, is here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference.model import gguf_bridge_configs as bridge
 from inference.model import gguf_configs as ours
@@ -189,6 +189,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }  # fmt: skip
 
+GEMMA4_EXPERTS = replace(FAMILIES["gemma4"], spec_family="gemma4_moe")
 MIXTRAL = Family(
     "mixtral", "MixtralConfig", "MixtralForCausalLM", ours.mixtral_config, _EXPERTS, spec_family="mixtral",
     interleaves_rotary=True,

@@ -6,7 +6,14 @@ from typing import Literal
 
 from inference.formats.gguf import GgufFile
 from inference.model.gguf_config_parts import ConfigValues
-from inference.model.gguf_families import BIASED_LLAMA, FAMILIES, MIXTRAL, OLMO3, Family
+from inference.model.gguf_families import (
+    BIASED_LLAMA,
+    FAMILIES,
+    GEMMA4_EXPERTS,
+    MIXTRAL,
+    OLMO3,
+    Family,
+)
 from inference.model.gguf_metadata import GgufMetadata
 from inference.model.size_limits import MAX_EXPERTS
 
@@ -44,6 +51,7 @@ _LAYER_NAMES = {
 _OF_KEYS = re.compile(r"blk\.(\d+)\.attn_(?:k|v|k_norm)\.weight")
 GATES_OF_EXPERTS = "ffn_gate_exps"
 UPS_OF_EXPERTS = "ffn_up_exps"
+FUSED_EXPERTS = "ffn_gate_up_exps"  # of each expert its gate's rows, then those of up
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,11 @@ class GgufPlan:
         return "num_experts_per_tok" in self.config
 
     @property
+    def has_fused_experts(self) -> bool:
+        """Whether gate and up of its experts are one tensor."""
+        return self.config.get("has_fused_experts") is True
+
+    @property
     def _layers_without_keys(self) -> range:
         num_layers, num_shared = (
             int(str(self.config.get(key, 0)))
@@ -160,9 +173,12 @@ def plan_model(file: GgufFile) -> GgufPlan:
 
 
 def _find_family(meta: GgufMetadata) -> Family | None:
-    """Three kinds of models have no word of their own."""
+    """Four kinds of models have no word of their own."""
+    has_experts = meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)) > 0
+    if meta.architecture == "gemma4" and has_experts:
+        return GEMMA4_EXPERTS
     if meta.architecture in ("llama", "internlm2"):
-        if meta.integer("expert_count", 0, within=(0, MAX_EXPERTS)):
+        if has_experts:
             return MIXTRAL
         has_biases, has_output_bias = (
             f"blk.0.attn_{name}.bias" in meta.tensors for name in ("q", "output")

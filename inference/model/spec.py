@@ -43,6 +43,7 @@ Role = Literal[
     "post_attention_norm", "mlp_norm", "router", "router_bias",
     "gate", "up", "down", "gate_bias", "up_bias", "down_bias",
     "shared_router", "shared_gate", "shared_up", "shared_down", "post_mlp_norm",
+    "router_norm", "expert_norm", "expert_scale", "post_shared_norm", "post_expert_norm",
     "ple_gate", "ple_output", "post_ple_norm", "layer_scale",
 ]  # fmt: skip
 
@@ -62,7 +63,8 @@ EXPERT_MATRICES: tuple[Role, ...] = ("gate", "up", "down")
 SHARED_MATRICES: tuple[Role, ...] = ("shared_gate", "shared_up", "shared_down")
 EXPERT_ROLES: tuple[Role, ...] = (
     *("router", "router_bias", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"),
-    *("shared_router", *SHARED_MATRICES),
+    *("shared_router", *SHARED_MATRICES, "router_norm", "expert_norm", "expert_scale"),
+    *("post_shared_norm", "post_expert_norm"),
 )  # of a layer with experts
 
 
@@ -141,6 +143,10 @@ class ExpertSpec:
 
     With p = softmax(router(m)) over all experts, a token uses those of the largest p, and p are their
     weights. An expert that all tokens share has the weight sigmoid(shared_router(m)).
+
+    In Gemma 4 that weight is one; router and experts have norms of x for themselves, router_norm / sqrt(hidden)
+    and expert_norm; a used expert's weight is times expert_scale; and what the shared one makes, and all others
+    together, is normed by post_shared_norm and post_expert_norm before it is added.
 
     Attributes:
         count: E.
@@ -305,7 +311,7 @@ class ModelSpec:
             return self._ple_shape(role)
         KH, D = (self.num_kv_heads, self.head_dim) if layer is None else self.kv_shape(layer)
         mlp_size = self.mlp_size if layer is None else self.mlp_size_of(layer)
-        if self.experts is not None and role in ("router", "router_bias"):
+        if self.experts is not None and role in ("router", "router_bias", "expert_scale"):
             return (self.experts.count, self.hidden_size)[: 2 if role == "router" else 1]
         if role == "sinks":
             return (self.num_heads,)

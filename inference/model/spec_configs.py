@@ -99,7 +99,7 @@ def _build(
     for flag in family.refused_flags:
         if values.flag(flag, False):
             raise UnsupportedSpecError(f"the option {flag!r}")
-    mlp_size, ple_size = _mlp_size(values), _ple_size(family, values, len(layers))
+    mlp_size, ple_size = _mlp_size(family, values), _ple_size(family, values, len(layers))
     spec = ModelSpec(
         family=name,
         vocab_size=values.integer("vocab_size"),
@@ -114,6 +114,7 @@ def _build(
             mlp_bias=values.flag("mlp_bias", False),
             has_ple=ple_size > 0,
             has_layer_scales=values.flag("has_layer_scales", True),
+            has_expert_scales=values.flag("has_expert_scales", True),
         ),
         ropes=ropes,
         activation=_activation(name, values.word(family.activation_key)),
@@ -146,8 +147,9 @@ def _with_scales(spec: ModelSpec, family: Family, values: SpecValues) -> ModelSp
     )
 
 
-def _mlp_size(values: SpecValues) -> int:
-    return values.integer(_EXPERT_SIZE if values.has(_EXPERT_SIZE) else "intermediate_size")
+def _mlp_size(family: Family, values: SpecValues) -> int:
+    has_own = family.has_experts and values.has(_EXPERT_SIZE)
+    return values.integer(_EXPERT_SIZE if has_own else "intermediate_size")
 
 
 def _ple_size(family: Family, values: SpecValues, num_layers: int) -> int:
@@ -165,9 +167,13 @@ def _experts(family: Family, values: SpecValues) -> ExpertSpec:
     num_used = values.integer("num_experts_per_tok")
     if num_used > count:
         raise UnsupportedSpecError(f"{num_used} of {count} experts")
-    if count * max(values.integer("hidden_size"), _mlp_size(values)) > MAX_INT:
+    if count * max(values.integer("hidden_size"), 2 * _mlp_size(family, values)) > MAX_INT:
         raise UnsupportedSpecError(f"{count} experts of that size")
-    shared = values.integer("shared_expert_intermediate_size") if family.shares_an_expert else 0
+    shared = 0
+    if family.shares_an_expert:
+        shared = values.integer("shared_expert_intermediate_size")
+    elif family.has_mlp_beside_experts:
+        shared = values.integer("intermediate_size")
     return ExpertSpec(count, num_used, values.flag("norm_topk_prob", True), shared)
 
 

@@ -5,7 +5,7 @@ added, so what a config class would assume for them is here too, as `defaults`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from inference.model.spec import PLE_MATRICES, SHARED_MATRICES, Activation, QueryKeyNorm, Role
@@ -75,6 +75,8 @@ class Family:
         has_value_norm: A norm without a weight on each value.
         may_have_ple: Whether "hidden_size_per_layer_input" counts.
         has_layer_scales: A number on the residual stream behind each layer, unless "has_layer_scales" says no.
+        has_mlp_beside_experts: All tokens use an MLP beside the experts, and each has norms of its own; a
+            factor on each expert's weight, unless "has_expert_scales" says no.
         refused_flags: Options that nobody is known to have set.
     """
 
@@ -110,10 +112,17 @@ class Family:
     has_value_norm: bool = False
     may_have_ple: bool = False
     has_layer_scales: bool = False
+    has_mlp_beside_experts: bool = False
     refused_flags: tuple[str, ...] = ()
 
     def layer_roles(
-        self, *, attention_bias: bool, mlp_bias: bool, has_ple: bool, has_layer_scales: bool
+        self,
+        *,
+        attention_bias: bool,
+        mlp_bias: bool,
+        has_ple: bool,
+        has_layer_scales: bool,
+        has_expert_scales: bool,
     ) -> tuple[Role, ...]:
         """The weights of a layer, in the order of their use.
 
@@ -122,6 +131,7 @@ class Family:
             mlp_bias: The same.
             has_ple: Whether there are per-layer embeddings.
             has_layer_scales: Whether the configuration has them.
+            has_expert_scales: The same.
         """
         is_asked = self.attention_biases in ("as_configured", "query_key_value_as_configured")
         has_biases = self.attention_biases == "query_key_value" or (is_asked and attention_bias)
@@ -137,12 +147,16 @@ class Family:
             (has_output_bias, ("output_bias",)),
             (self.has_post_norms, ("post_attention_norm",)),
             (self.has_pre_norms, ("mlp_norm",)),
+            (self.has_mlp_beside_experts, (*SHARED_MATRICES, "post_shared_norm", "router_norm")),
             (self.has_experts, ("router",)),
+            (self.has_mlp_beside_experts, ("expert_norm",)),
             (self.has_expert_biases, ("router_bias",)),
             (True, ("gate", "up")),
             (has_mlp_biases, ("gate_bias", "up_bias")),
             (True, ("down",)),
             (has_mlp_biases, ("down_bias",)),
+            (self.has_mlp_beside_experts and has_expert_scales, ("expert_scale",)),
+            (self.has_mlp_beside_experts, ("post_expert_norm",)),
             (self.shares_an_expert, ("shared_router", *SHARED_MATRICES)),
             (self.has_post_norms, ("post_mlp_norm",)),
             (has_ple, (*PLE_MATRICES, "post_ple_norm")),
@@ -403,6 +417,10 @@ FAMILIES: dict[str, Family] = {
         has_sinks=True,
     ),
 }
+
+FAMILIES["gemma4_moe"] = replace(
+    FAMILIES["gemma4"], has_experts=True, has_mlp_beside_experts=True, refused_flags=()
+)
 
 FAMILY_OF_MODEL_TYPE: dict[str, str] = {
     # Those words of Gemma's name models with images; folders hold each expert for itself.

@@ -78,15 +78,17 @@ def layer_specs(
     if family.layer_sizes == "alike":
         return tuple(LayerSpec(*layer) for layer in plain)
     sources = _sources(windows, values.count("num_kv_shared_layers"))
-    mlp_size = values.integer("intermediate_size")
+    mlp_size = None if family.has_experts else values.integer("intermediate_size")
     is_wider = values.flag("use_double_wide_mlp", False)
+    if is_wider and family.has_experts:
+        raise UnsupportedSpecError("wider layers beside experts")
     value_is_key = values.flag("attention_k_eq_v", False)
     return tuple(
         LayerSpec(
             window,
             rope_index,
             *heads.of(window),
-            mlp_size=mlp_size * (1 + (is_wider and source is not None)),
+            mlp_size=mlp_size and mlp_size * (1 + (is_wider and source is not None)),
             kv_layer=source,
             value_is_key=value_is_key and window is None and source is None,
         )

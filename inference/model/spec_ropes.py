@@ -153,6 +153,7 @@ def _gemma3_variants(values: SpecValues) -> list[RopeValues]:
 _BY_KIND = {
     "gemma3": _gemma3_variants,
     "gemma4": _gemma4_variants,
+    "gemma4_moe": _gemma4_variants,
     "olmo3": _olmo3_variants,
 }
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inference.model.gguf_models import GATES_OF_EXPERTS, UPS_OF_EXPERTS, GgufPlan
+from inference.model.gguf_models import FUSED_EXPERTS, GATES_OF_EXPERTS, UPS_OF_EXPERTS, GgufPlan
 from inference.model.spec import EXPERT_MATRICES, ModelSpec, Role, WeightKey
 from inference.model.spec_families import FAMILIES, Fused
 
@@ -66,6 +66,17 @@ _EXPERT_NAMES: dict[Role, str] = {
     "shared_up": "ffn_up_shexp",
     "shared_down": "ffn_down_shexp",
 }  # in GGUF files of all families; those of a layer are one tensor (E, rows, columns)
+_BESIDE_EXPERTS: dict[Role, str] = {
+    "shared_gate": "ffn_gate",
+    "shared_up": "ffn_up",
+    "shared_down": "ffn_down",
+    "post_shared_norm": "post_ffw_norm_1",
+    "router_norm": "ffn_gate_inp",
+    "expert_norm": "pre_ffw_norm_2",
+    "expert_scale": "ffn_down_exps",
+    "post_expert_norm": "post_ffw_norm_2",
+}  # where an MLP is beside them
+_SCALES: tuple[Role, ...] = ("router_norm", "expert_scale")  # as the file calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class WeightSource:
             llama.cpp turn them, and must be put in halves; 0: the rows are in order.
         paired_rows: So many of each such head do, its first ones; 0: all.
         lacks_one: Whether 1 must be added to each number.
+        run_rows: Of each expert's rows it has so many that follow each other, from first_row on; 0: it is one run.
         is_vector: Whether it is one although the tensor has rows: biases of all experts of a layer, (E, rows).
     """
 
@@ -91,6 +103,7 @@ class WeightSource:
     paired_heads: int = 0
     paired_rows: int = 0
     lacks_one: bool = False
+    run_rows: int = 0
     is_vector: bool = False
 
     @property
@@ -117,6 +130,9 @@ class WeightSource:
     def rows(self) -> Sequence[int]:
         """Which row of the tensor each row of the weight is."""
         end = self.first_row + self.num_rows
+        if self.run_rows:
+            firsts = range(self.first_row, self.num_stored_rows, self.tensor_shape[-2])
+            return [first + row for first in firsts for row in range(self.run_rows)]
         if not self.paired_heads:
             return range(self.first_row, end)
         head_rows = self.num_rows // self.paired_heads
@@ -204,8 +220,10 @@ def _fused_source(spec: ModelSpec, role: Role, name: str, parts: tuple[Role, ...
 
 
 def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSource:
-    if spec.experts is not None and key.role in _EXPERT_NAMES:
-        return _expert_source(spec, spec.experts.count, key)
+    if spec.experts is not None:
+        source = _expert_source(spec, spec.experts.count, key, is_fused=plan.has_fused_experts)
+        if source is not None:
+            return source
     ours = _folder_source(spec, key)
     theirs = plan.source(ours.tensor_name)
     if theirs.change in ("interleaved_q", "interleaved_k"):
@@ -216,10 +234,24 @@ def _gguf_source(spec: ModelSpec, plan: GgufPlan, key: WeightKey) -> WeightSourc
     return replace(ours, tensor_name=theirs.tensor_name, lacks_one=lacks_one)
 
 
-def _expert_source(spec: ModelSpec, num_experts: int, key: WeightKey) -> WeightSource:
+def _expert_source(
+    spec: ModelSpec, num_experts: int, key: WeightKey, *, is_fused: bool
+) -> WeightSource | None:
+    """A weight of a layer's experts, or of what is beside them; None for all other weights."""
     role, shape = key.role, spec.shape(key.role, key.layer)
+    names = dict(_EXPERT_NAMES)
+    if FAMILIES[spec.family].has_mlp_beside_experts:
+        names |= _BESIDE_EXPERTS
+    if role not in names:
+        return None
+    if is_fused and role in ("gate", "up"):
+        size = shape[0] // num_experts
+        whole = (num_experts, 2 * size, shape[1])
+        name, first_row = f"blk.{key.layer}.{FUSED_EXPERTS}.weight", 0 if role == "gate" else size
+        return WeightSource(name, whole, first_row, shape[0], run_rows=size)
     num_rows, is_bias = shape[0], key.role.endswith("_bias")
     if role in EXPERT_MATRICES or (is_bias and role != "router_bias"):
         shape = (num_experts, num_rows // num_experts, *shape[1:])
-    name = f"blk.{key.layer}.{_EXPERT_NAMES[role]}.{'bias' if is_bias else 'weight'}"
+    kind = "bias" if is_bias else "scale" if role in _SCALES else "weight"
+    name = f"blk.{key.layer}.{names[role]}.{kind}"
     return WeightSource(name, shape, 0, num_rows, is_vector=is_bias)

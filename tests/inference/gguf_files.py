@@ -115,6 +115,7 @@ def _config_metadata(config: object, architecture: str) -> dict[str, object]:
         "num_experts": "expert_count",
         "num_local_experts": "expert_count",
         "num_experts_per_tok": "expert_used_count",
+        "top_k_experts": "expert_used_count",
         "moe_intermediate_size": "expert_feed_forward_length",
         "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
         "use_parallel_residual": "use_parallel_residual",
@@ -222,11 +223,11 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
             array = _interleave(array, config.num_key_value_heads)
         if architecture in _ONE_ADDED and name.endswith("norm.weight"):
             array += 1
-        for part_name, part in _as_published(
-            name, array, is_gpt_oss=architecture == "gpt-oss"
-        ).items():
+        for part_name, part in _as_published(name, array, architecture).items():
             found = name_map.get_name(part_name, try_suffixes=(".weight", ".bias"))
-            tensors[found] = np.ascontiguousarray(part)
+            tensors[part_name if part_name.startswith("blk.") else found] = np.ascontiguousarray(
+                part
+            )
     if architecture == "gemma4":
         num_pairs = config.per_layer_config[config.num_hidden_layers - 1].head_dim // 2
         is_turned = np.arange(num_pairs) < num_pairs // 4
@@ -235,7 +236,7 @@ def _twin_tensors(module: PreTrainedModel, architecture: str) -> dict[str, npt.N
 
 
 def _as_published(
-    name: str, array: npt.NDArray[np.float32], *, is_gpt_oss: bool
+    name: str, array: npt.NDArray[np.float32], architecture: str
 ) -> dict[str, npt.NDArray[np.float32]]:
     """A parameter as the converter finds it: releases of transformers call and join some otherwise."""
     for ours, theirs in _ALIASES.items():
@@ -246,15 +247,22 @@ def _as_published(
             return {f"{layer}.experts.down_proj.bias": array}
         halves = {"gate": array[:, ::2], "up": array[:, 1::2]}
         return {f"{layer}.experts.{half}_proj.bias": part for half, part in halves.items()}
-    if is_gpt_oss and expert:  # ... and columns for rows, those of gate and up in turn
+    if (
+        architecture == "gpt-oss" and expert
+    ):  # ... and columns for rows, those of gate and up in turn
         rows = array.swapaxes(1, 2)
         array = np.concatenate([rows[:, ::2], rows[:, 1::2]], 1) if "gate" in expert else rows
+    if architecture == "gemma4" and expert:  # gate and up stay one
+        return {f"{name}.weight": array}
     if expert == "gate_up_proj":
         gate, up = np.split(array, 2, axis=1)
         prefix = f"{layer.replace('block_sparse_moe', 'mlp')}.experts."
         return {f"{prefix}gate_proj.weight": gate, f"{prefix}up_proj.weight": up}
     if expert == "down_proj":
         return {f"{layer.replace('block_sparse_moe', 'mlp')}.experts.down_proj.weight": array}
+    if name.endswith(("router.scale", "per_expert_scale")):  # of Gemma 4, and no modules
+        part = "ffn_gate_inp" if name.endswith("router.scale") else "ffn_down_exps"
+        return {f"blk.{name.split('.')[2]}.{part}.scale": array}
     if name.endswith((".sinks", ".layer_scalar")):
         return {f"{name}.weight": array}
     return {name: array.squeeze(0) if "shared_expert_gate" in name else array}

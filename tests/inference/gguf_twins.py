@@ -112,6 +112,14 @@ _CONFIGS: dict[str, tuple[str, dict[str, object]]] = {
             "layer_types": ["sliding_attention", "full_attention"] * 2, "final_logit_softcapping": 30.0,
         },
     ),
+    "gemma4-experts": (
+        "gemma4_text",
+        {
+            **_GEMMA4, **_EXPERTS, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "top_k_experts": 2,
+            "moe_intermediate_size": 32, "layer_types": _LAYERS, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+        },
+    ),
     "gemma4-keys-as-values": (
         "gemma4_text",
         {
@@ -130,9 +138,14 @@ TWINS = [
     "gemma", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "olmo2",
     "internlm2", "biased-llama", "exaone", "qwen2vl", "qwen3vl", "olmo3", "smollm3", "exaone4", "exaone4-small",
     "glm4", "seed_oss", "ernie4_5", "mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe",
-    "gpt-oss", "mistral3", "gemma4", "gemma4-keys-as-values",
+    "gpt-oss", "mistral3", "gemma4", "gemma4-keys-as-values", "gemma4-experts",
 ]  # fmt: skip
-OURS_ALONE = ["gpt-oss", "gemma4", "gemma4-keys-as-values"]  # of them, those that have no bridge
+OURS_ALONE = [
+    "gpt-oss",
+    "gemma4",
+    "gemma4-keys-as-values",
+    "gemma4-experts",
+]  # of them, those that have no bridge
 BRIDGED_TWINS = [name for name in TWINS if name not in OURS_ALONE]
 BRIDGE_TWINS = [
     "arcee", "hunyuan-dense", "starcoder2", "stablelm", "stablelm-parallel", "nemotron", "olmo",

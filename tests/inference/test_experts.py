@@ -45,6 +45,9 @@ LONG = make_tokens(300, seed=7)
 TABLE = [*range(20, 50), *range(18)]
 EXPERT_ROLES: tuple[Role, ...] = ("router", "gate", "up", "down")
 SHARED_ROLES: tuple[Role, ...] = ("shared_router", *SHARED_MATRICES)
+PARALLEL_ROLES: tuple[Role, ...] = (
+    *("router_norm", "expert_norm", "expert_scale", "post_shared_norm", "post_expert_norm"),
+)
 SHARING = ExpertSpec(4, 2, weights_sum_to_one=True, shared_size=96)
 MANY = ExpertSpec(40, 3, weights_sum_to_one=True)  # more products than go into one region
 
@@ -67,6 +70,15 @@ def make_biased_spec() -> ModelSpec:
     spec = make_spec(ExpertSpec(6, 3, weights_sum_to_one=True))
     biases: tuple[Role, ...] = ("router_bias", "gate_bias", "up_bias", "down_bias", "sinks")
     return replace(spec, layer_roles=(*spec.layer_roles, *biases), activation="clamped_swish")
+
+
+def make_parallel_spec() -> ModelSpec:
+    """As Gemma 4: an MLP of all tokens beside the experts, each with norms of its own."""
+    spec = make_spec(SHARING)
+    roles = [role for role in spec.layer_roles if role != "shared_router"]
+    return replace(
+        spec, layer_roles=(*roles, *PARALLEL_ROLES, "post_mlp_norm"), activation="gelu_tanh"
+    )
 
 
 def make_weights(spec: ModelSpec) -> dict[WeightKey, Tensor]:
@@ -144,6 +156,32 @@ def test_kernels_compute_biases_of_experts_as_torch_does(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_kernels_compute_an_mlp_beside_experts_as_torch_does(isa: str) -> None:
+    use_isa(isa)
+    spec = make_parallel_spec()
+    weights = make_weights(spec)
+    for key, weight in weights.items():
+        if key.role == "router_norm":  # so that it decides who is chosen
+            weight.mul_(200.0)
+    runner = make_decoder_runner(TorchDecoder(spec, weights), num_blocks=64)
+    expected = run_torch(runner, LONG, TABLE, chunk_tokens=100)
+    model = NativeModel(spec, weights)
+    actual = run_chunked(model, model.new_kv("fp32"), LONG, TABLE, chunk_tokens=100)
+    torch.testing.assert_close(actual[99::100], expected, atol=1e-4, rtol=1e-4)
+    for role in PARALLEL_ROLES:  # each of them counts
+        other = dict(weights)
+        other[WeightKey(role, 1)] = weights[WeightKey(role, 1)].flip(0)
+        assert (run_first(spec, other) - run_first(spec, weights)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("role", PARALLEL_ROLES)
+def test_what_is_no_number_beside_an_mlp_is_not_passed_over(role: Role) -> None:
+    weights = make_weights(spec := make_parallel_spec())
+    weights[WeightKey(role, 1)][:] = torch.nan
+    assert torch.isnan(run_first(spec, weights)).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "role", ["router_bias", "gate_bias", "up_bias", "down_bias", "query", "key", "sinks"]
 )
@@ -167,11 +205,12 @@ def test_activation_of_gate_and_up_beyond_their_limits() -> None:
 
 @pytest.mark.parametrize("kind", [MatrixType.F32, MatrixType.Q8_0])
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_parallel", [False, True])
 def test_a_token_gives_the_same_bits_whichever_tokens_share_its_experts(
-    isa: str, kind: MatrixType
+    isa: str, kind: MatrixType, is_parallel: bool
 ) -> None:
     use_isa(isa)
-    spec = make_spec(SHARING)  # many rows of each expert
+    spec = make_parallel_spec() if is_parallel else make_spec(SHARING)  # many rows of each expert
     model = NativeModel(spec, make_weights(spec), kind)
     runs = [
         run_chunked(
@@ -343,7 +382,7 @@ def test_experts_that_are_no_whole_panels_are_computed_by_torch(
 @pytest.mark.parametrize(
     "quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16"]
 )
-@pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe", "gpt-oss"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe", "gpt-oss", "gemma4-experts"])
 def test_kernels_give_logits_of_quantised_experts(
     tmp_path: Path, family: str, quantization: str
 ) -> None:
@@ -455,10 +494,12 @@ def test_folders_of_experts_are_opened_though_rounded_keys_would_choose_others(
 
 
 @needs_kernels
-def test_a_model_of_ours_alone_has_no_bridge(tmp_path: Path) -> None:
-    make_twin("gpt-oss", tmp_path / "twin.gguf")
-    assert load_model(tmp_path / "twin.gguf", backend="auto").architecture == "gpt-oss"
+@pytest.mark.parametrize("family", ["gpt-oss", "gemma4-experts"])
+def test_a_model_of_ours_alone_has_no_bridge(tmp_path: Path, family: str) -> None:
+    make_twin(family, tmp_path / "twin.gguf")
+    word = load_model(tmp_path / "twin.gguf", backend="auto").architecture
+    assert word == family.removesuffix("-experts")
     for wishes in ({"backend": "bridge"}, {"device": "cuda", "backend": "auto"}):
-        with pytest.raises(CpuOnlyError, match="'gpt-oss' on the CPU") as raised:
+        with pytest.raises(CpuOnlyError, match=f"'{word}' on the CPU") as raised:
             load_model(tmp_path / "twin.gguf", **wishes)  # type: ignore[arg-type]  # they are words
         assert "device cpu" in raised.value.hint

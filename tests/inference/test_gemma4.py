@@ -14,8 +14,8 @@ from inference.model.gguf_models import plan_model
 from inference.model.int4_product import CpuInt4
 from inference.model.loader import load_model
 from inference.model.native_model import NativeModel
-from inference.model.spec import ModelSpec, UnsupportedSpecError, WeightKey
-from inference.model.spec_configs import spec_from_folder
+from inference.model.spec import ExpertSpec, ModelSpec, UnsupportedSpecError, WeightKey
+from inference.model.spec_configs import spec_from_folder, spec_from_gguf
 from inference.model.weight_plan import plan_weights
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import make_twin_module
@@ -94,7 +94,7 @@ def test_layers_without_a_scale_have_none(tmp_path: Path) -> None:
         ("feed_forward_length", [96, 128, 192, 192], "MLPs of other widths"),
         ("feed_forward_length", [96, 96, 96, 192], "MLPs of other widths"),
         ("attention.key_length_swa", 0, "key_length_swa' must be"),
-        ("expert_count", 4, "mixture of experts"),
+        ("expert_count", 4, "expert_used_count' is missing"),
         ("embedding_length_per_layer_input", -1, "per_layer_input' must be"),
     ],
 )
@@ -178,3 +178,37 @@ def test_packed_weights_of_a_device_give_logits_of_the_file(
         expected = plain_logits(weights, torch.float32)
         actual = logits_of(decoder_of(plan, on_host), TOKENS, chunk_tokens=7)
     torch.testing.assert_close(actual, expected, atol=5e-3, rtol=1e-4)
+
+
+def split_experts(path: Path) -> Path:
+    """A twin whose gates and ups are tensors of their own, as some converters write them."""
+    module = make_twin_module("gemma4-experts")
+    parts: dict[str, np.ndarray] = {}
+    for layer in range(4):
+        fused = module.get_parameter(f"model.layers.{layer}.experts.gate_up_proj").detach().numpy()
+        gate, up = np.split(fused, 2, axis=1)
+        parts[f"blk.{layer}.ffn_gate_exps.weight"] = np.ascontiguousarray(gate)
+        parts[f"blk.{layer}.ffn_up_exps.weight"] = np.ascontiguousarray(up)
+    fused_names = tuple(f"blk.{layer}.ffn_gate_up_exps.weight" for layer in range(4))
+    return write_twin(module, path, extra_tensors=parts, drop_tensors=fused_names)
+
+
+def test_gates_and_ups_of_experts_may_be_apart(tmp_path: Path) -> None:
+    runner = make_decoder_runner(decoder_from_gguf(split_experts(tmp_path / "m.gguf")))
+    logits = run_chunked(runner, PROMPT, list(range(8)), chunk_tokens=len(PROMPT))
+    expected = eager_logits(make_twin_module("gemma4-experts"), PROMPT)
+    torch.testing.assert_close(logits[-1], expected[-1], atol=1e-4, rtol=0)
+
+
+def test_experts_are_what_the_file_says(tmp_path: Path) -> None:
+    module = make_twin_module("gemma4-experts")
+    spec = describe(write_twin(module, tmp_path / "m.gguf"))
+    assert spec.experts == ExpertSpec(6, 2, weights_sum_to_one=True, shared_size=96)
+    assert (spec.mlp_size, spec.kv_shapes) == (32, ((2, 16), (2, 16), (2, 16), (1, 32)))
+    names = tuple(f"blk.{layer}.ffn_down_exps.scale" for layer in range(4))
+    unscaled = describe(write_twin(module, tmp_path / "n.gguf", drop_tensors=names))
+    assert set(spec.layer_roles) - set(unscaled.layer_roles) == {"expert_scale"}
+    with GgufFile.read(tmp_path / "m.gguf") as file:
+        config = plan_model(file).config
+    with pytest.raises(UnsupportedSpecError, match="wider layers beside experts"):
+        spec_from_gguf("gemma4_moe", {**config, "use_double_wide_mlp": True})

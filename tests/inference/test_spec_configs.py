@@ -72,6 +72,7 @@ CLASSES: dict[str, type[PretrainedConfig]] = {
     "olmoe": OlmoeConfig,
     "granitemoe": GraniteMoeConfig,
     "gpt_oss": GptOssConfig,
+    "gemma4_moe": Gemma4TextConfig,
 }
 WITH_EXPERTS = [name for name, family in FAMILIES.items() if family.has_experts]
 _SIZES: dict[str, object] = {
@@ -106,8 +107,10 @@ def test_family_names_the_class_that_transformers_takes(family: str) -> None:
 
 @pytest.mark.parametrize("family", WITH_EXPERTS)
 def test_folders_of_experts_are_for_the_bridge(family: str) -> None:
-    config = CLASSES[family](**_SIZES, pad_token_id=None)
-    with pytest.raises(UnsupportedSpecError, match=config.model_type):
+    options = {"enable_moe_block": True} if family == "gemma4_moe" else {}
+    config = CLASSES[family](**_SIZES, **options, pad_token_id=None)
+    reason = "enable_moe_block" if options else config.model_type
+    with pytest.raises(UnsupportedSpecError, match=reason):
         spec_from_folder(json.loads(config.to_json_string(False)))
 
 

@@ -17,7 +17,7 @@ bool is_mlp(const qk_layer &layer, const qk_model &model) {
   const int64_t experts = model.num_experts ? model.num_experts : 1;
   if (model.num_experts && !is_matrix(layer.router, experts, hidden)) return false;
   if (const int64_t shared = model.shared_size) {
-    if (!layer.shared_router || !is_matrix(layer.shared_gate, shared, hidden)) return false;
+    if (!is_matrix(layer.shared_gate, shared, hidden)) return false;
     if (!is_matrix(layer.shared_up, shared, hidden) || !is_matrix(layer.shared_down, hidden, shared)) return false;
   }
   return is_matrix(layer.gate, experts * size, hidden) && is_matrix(layer.up, experts * size, hidden) &&

@@ -87,10 +87,12 @@ Routing Step::route(const qk_layer &layer) {
   const int32_t num_experts = model_.num_experts;
   const MatmulJob job = {&layer.router, &hidden, memory_.router, num_experts};
   matmul_many(team_, isa_, &job, 1);
+  const float root = 1.0f / sqrtf(static_cast<float>(model_.hidden_size));
   Routing routing(model_, num_rows_);
   for_rows(team_, num_rows_, int64_t{num_experts} * model_.num_experts_used,
            [&](int32_t row) {
              float *logits = memory_.router + int64_t{row} * num_experts;
+             if (layer.router_norm) kernels_.multiply(logits, root, num_experts);
              if (layer.router_bias) kernels_.add_scaled(logits, layer.router_bias, 1.0f, num_experts);
              routing.choose(row, logits);
            });
@@ -100,11 +102,16 @@ Routing Step::route(const qk_layer &layer) {
 
 // What the expert that all tokens share made of a row, times its weight.
 void Step::add_shared(const qk_layer &layer, int32_t row) {
-  const int64_t first = int64_t{row} * model_.hidden_size;
-  float logit = 0.0f;
-  for (int32_t i = 0; i < model_.hidden_size; ++i) logit += memory_.normed[first + i] * layer.shared_router[i];
-  const float weight = 1.0f / (1.0f + expf(-logit));
-  kernels_.add_scaled(memory_.added + first, memory_.shared + first, weight, model_.hidden_size);
+  const int32_t size = model_.hidden_size;
+  const int64_t first = int64_t{row} * size;
+  float weight = 1.0f, *shared = memory_.shared + first;
+  if (layer.shared_router) {
+    float logit = 0.0f;
+    for (int32_t i = 0; i < size; ++i) logit += memory_.normed[first + i] * layer.shared_router[i];
+    weight = 1.0f / (1.0f + expf(-logit));
+  }
+  if (layer.post_shared_norm) kernels_.normalise(shared, layer.post_shared_norm, size, model_.norm_epsilon, shared);
+  kernels_.add_scaled(memory_.added + first, shared, weight, size);
 }
 
 // A row for each pair of token and expert: from memory.expert_x to memory.expert_x.
@@ -150,28 +157,41 @@ void Step::run_experts(const qk_layer &layer, const Routing &routing) {
 
 void Step::add_experts(const qk_layer &layer, const Next &next) {
   const int32_t size = model_.hidden_size;
-  const Routing routing = route(layer);
-  for_rows(team_, routing.num_pairs(), size, [&](int32_t pair) {
-    memcpy(memory_.expert_x + int64_t{pair} * size, memory_.normed + int64_t{routing.row_of(pair)} * size,
-           sizeof(float) * static_cast<size_t>(size));
-  });
-  run_experts(layer, routing);
-  if (is_cancelled()) return;  // the caller looks again
   if (model_.shared_size) {
     run_mlp({&layer.shared_gate, &layer.shared_up, &layer.shared_down, nullptr, nullptr, model_.shared_size,
              memory_.shared_gate, memory_.shared_up, memory_.shared, memory_.shared_inputs});
     if (is_cancelled()) return;  // the caller looks again
   }
+  if (layer.router_norm) {
+    for_rows(team_, num_rows_, int64_t{size} * 4,
+             [&](int32_t row) { norm_row(layer.router_norm, is_rounded(layer.router), row); });
+  }
+  const Routing routing = route(layer);
+  for_rows(team_, routing.num_pairs(), size, [&](int32_t pair) {
+    const int64_t first = int64_t{routing.row_of(pair)} * size;
+    float *input = memory_.expert_x + int64_t{pair} * size;
+    if (layer.expert_norm) {
+      kernels_.normalise(memory_.x + first, layer.expert_norm, size, model_.norm_epsilon, input);
+    } else {
+      memcpy(input, memory_.normed + first, sizeof(float) * static_cast<size_t>(size));
+    }
+  });
+  run_experts(layer, routing);
+  if (is_cancelled()) return;  // the caller looks again
   for_rows(team_, num_rows_, int64_t{size} * (2 + routing.num_used()), [&](int32_t row) {
     float *added = memory_.added + int64_t{row} * size;
     memset(added, 0, sizeof(float) * static_cast<size_t>(size));
     for (int32_t i = 0; i < routing.num_used(); ++i) {
       const int32_t pair = routing.pair_of(row, i);
-      const float weight = routing.weight(row, i);
+      const float scale = layer.expert_scale ? layer.expert_scale[routing.expert_of(pair)] : 1.0f;
+      const float weight = routing.weight(row, i) * scale;
       kernels_.add_scaled(added, memory_.expert_x + int64_t{pair} * size, weight, size);
       if (layer.down_bias) {
         kernels_.add_scaled(added, layer.down_bias + int64_t{routing.expert_of(pair)} * size, weight, size);
       }
+    }
+    if (layer.post_expert_norm) {
+      kernels_.normalise(added, layer.post_expert_norm, size, model_.norm_epsilon, added);
     }
     if (model_.shared_size) add_shared(layer, row);
     add_and_norm(nullptr, layer.post_mlp_norm, next, row);

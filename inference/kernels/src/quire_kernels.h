@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 8
+#define QK_ABI_VERSION 9
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -101,7 +101,12 @@ typedef struct {
   qk_matrix query, key, value, output, gate, up, down;
   qk_matrix router;  // (experts, hidden)
   const float *router_bias;    // (experts)
-  const float *shared_router;  // (hidden): sigmoid of it is the weight of the expert that all tokens share
+  // Gemma 4: norms of x for router and experts, whose input is the MLP's else (the router's results are divided by
+  // sqrt(hidden) then); norms on what the expert that all share makes, and on what the others make together; a factor
+  // on each expert's weight. Null: none.
+  const float *router_norm, *expert_norm, *post_shared_norm, *post_expert_norm;  // (hidden)
+  const float *expert_scale;                                                     // (experts)
+  const float *shared_router;  // (hidden): sigmoid of it is the weight of the expert that all share; null: 1
   qk_matrix shared_gate, shared_up, shared_down;  // (shared, hidden), (shared, hidden), (hidden, shared)
   const float *query_bias, *key_bias, *value_bias, *output_bias, *gate_bias, *up_bias, *down_bias;
   const float *sinks;       // (heads) a score that joins the softmax of each query and has no value; null: none
