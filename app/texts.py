@@ -46,8 +46,8 @@ def without_controls(text: str) -> str:
 
 
 def as_line(text: str) -> str:
-    """`text` as a line without control characters: what a title may be."""
-    return " ".join(text.translate(dict.fromkeys(_CONTROLS, " ")).split())
+    """`text` as a line that shows as it is read, without control characters: what a title may be."""
+    return " ".join(text.translate(dict.fromkeys(_CONTROLS, " ") | _TURNING).split())
 
 
 # Letters that turn the direction of those after them, until they are ended; and marks that only hint at one.

@@ -206,10 +206,10 @@ def _refuse_other_ways(plan: GgufPlan, wish: Wish, path: Path) -> None:
     """Refuse what is wished for if our decoder alone computes the model, and experts on the CPU alone."""
     if not plan.family.is_ours_alone:
         return
-    if plan.has_experts and (wish.backend == "bridge" or torch.device(wish.device).type != "cpu"):
+    if plan.has_experts and torch.device(wish.device).type != "cpu":
         raise CpuOnlyError(
             path,
-            f"Quire computes models of the architecture {plan.architecture!r} on the CPU, by its own decoder.",
+            f"Quire computes experts of the architecture {plan.architecture!r} on the CPU alone.",
             hint="Choose the device cpu and the backend auto.",
         )
     if wish.backend == "bridge":

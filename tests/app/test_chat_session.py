@@ -469,7 +469,7 @@ def test_open_of_a_chat_that_is_gone_only_refreshes_the_list(ready: Bench) -> No
 
 def test_rename_changes_list_and_title(ready: Bench) -> None:
     ready.turn("a", "b")
-    ready.session.rename_chat(ready.chat.id, "  New\n\0\x1b name\x9b ")
+    ready.session.rename_chat(ready.chat.id, "  New\n\0\x1b na\u202e\u2066me\x9b ")
     assert ready.changes == [ConversationsChanged()]
     assert ready.chat.title == "New name"
     assert ready.session.conversations()[0].title == "New name"

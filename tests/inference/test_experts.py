@@ -499,7 +499,10 @@ def test_a_model_of_ours_alone_has_no_bridge(tmp_path: Path, family: str) -> Non
     make_twin(family, tmp_path / "twin.gguf")
     word = load_model(tmp_path / "twin.gguf", backend="auto").architecture
     assert word == family.removesuffix("-experts")
-    for wishes in ({"backend": "bridge"}, {"device": "cuda", "backend": "auto"}):
-        with pytest.raises(CpuOnlyError, match=f"'{word}' on the CPU") as raised:
-            load_model(tmp_path / "twin.gguf", **wishes)  # type: ignore[arg-type]  # they are words
+    with pytest.raises(UnsupportedModelError, match=f"'{word}' by its own decoder") as refused:
+        load_model(tmp_path / "twin.gguf", backend="bridge")
+    assert refused.value.hint == "Choose the backend auto."
+    for backend in ("auto", "bridge"):
+        with pytest.raises(CpuOnlyError, match=f"'{word}' on the CPU alone") as raised:
+            load_model(tmp_path / "twin.gguf", device="cuda", backend=backend)  # type: ignore[arg-type]  # a word
         assert "device cpu" in raised.value.hint
