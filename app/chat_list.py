@@ -75,20 +75,20 @@ class ChatList:
         self._announcer.notify(ConversationsChanged())
 
     def delete(self, conversation_id: ConversationId) -> bool:
-        """Take a chat off the list, end its replies, forget what models have read of it.
+        """Take a chat off the list and end its replies; `forget_deleted` comes later.
 
         Returns:
             Whether it is off the list; if not, the listeners were told why.
         """
         if not self._announcer.done(lambda: self._store.delete(conversation_id)):
             return False
+        self.forget_deleted()  # the one before: only the last can be brought back
         self._deleted = conversation_id
         self._deleted_was_shown = self._shown.id == conversation_id
         if self._deleted_was_shown:
             self._show_new()
         for live in self._shown.desk.replies_of(conversation_id):
             self._shown.desk.abandon(live)
-        self._post(ForgetChat(conversation_id, is_deleted=True))
         self._announcer.notify(ConversationsChanged())
         return True
 
@@ -101,6 +101,12 @@ class ChatList:
         self._announcer.notify(ConversationsChanged())
         if self._deleted_was_shown:
             self._show(deleted)
+
+    def forget_deleted(self) -> None:
+        """Forget what models have read of the last deleted chat: nobody will bring it back."""
+        if self._deleted is not None:
+            self._post(ForgetChat(self._deleted, is_deleted=True))
+        self._deleted = None
 
     def forget_lost(self) -> None:
         """Remove what is cached of chats that are not there any more."""

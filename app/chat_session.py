@@ -196,7 +196,7 @@ class ChatSession:
     def delete_chat(self, conversation_id: ConversationId) -> bool:
         """Take a chat off the list and end its replies; `undo_delete` brings it back.
 
-        What models have read of it is forgotten for good.
+        What models have read of it is kept until `forget_deleted`, another deletion or the end.
 
         Returns:
             Whether it is off the list; if not, the listeners were told why.
@@ -206,6 +206,10 @@ class ChatSession:
     def undo_delete(self) -> None:
         """Bring the last deleted chat back; show it if it was shown then."""
         self._chats.undo_delete()
+
+    def forget_deleted(self) -> None:
+        """Forget what models have read of the last deleted chat; it cannot be brought back any more."""
+        self._chats.forget_deleted()
 
     def set_chat_settings(self, settings: ChatSettings) -> None:
         """Set the own settings of the chat that is shown; they hold from the next reply on."""
@@ -342,6 +346,7 @@ class ChatSession:
         self._shown.desk.abandon_all()
         self._shown.desk.save_again()
         self._settings.flush()
+        self._chats.forget_deleted()
         self._announcer.done(self._store.purge_deleted)
         self._store.close()
 

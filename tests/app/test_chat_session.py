@@ -494,12 +494,11 @@ def test_delete_of_the_shown_chat_ends_its_reply_and_undo_brings_it_back(ready: 
     ready.session.delete_chat(chat_id)
     assert ready.session.conversation is None
     assert ready.take() == [ConversationShown(None)]
-    assert ready.posted[-2:] == [
-        StopReply(ready.generate().reply_id),
-        ForgetChat(chat_id, is_deleted=True),
-    ]
+    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
     assert ready.session.conversations() == []
     ready.session.undo_delete()
+    ready.session.forget_deleted()
+    assert not any(isinstance(command, ForgetChat) for command in ready.posted)
     assert ready.chat.id == chat_id
     assert (ready.last.content, ready.last.status) == ("half", "stopped")
     ready.take()
@@ -812,12 +811,16 @@ def test_lists_of_a_store_that_refuses_are_empty(ready: Bench) -> None:
 
 def test_close_keeps_running_replies_and_forgets_deleted_chats(ready: Bench) -> None:
     ready.turn("secret", "b")
-    ready.session.delete_chat(ready.chat.id)
+    deleted = ready.chat.id
+    ready.session.delete_chat(deleted)
     ready.session.send("a")
     ready.says("half")
     ready.settings.change(theme="dark")
     ready.session.close()
-    assert ready.posted[-1] == StopReply(ready.generate().reply_id)
+    assert ready.posted[-2:] == [
+        StopReply(ready.generate().reply_id),
+        ForgetChat(deleted, is_deleted=True),
+    ]
     assert SettingsStore(ready.settings.path).value.theme == "dark"
     ready.ends()
     ready.start()

@@ -47,7 +47,30 @@ def test_deletion_is_forgotten_after_the_reply_was_stopped(ready: Bench) -> None
     chat_id, reply_id = ready.chat.id, ready.generate().reply_id
     ready.session.new_chat()
     ready.session.delete_chat(chat_id)
+    ready.session.forget_deleted()
     assert ready.posted[-2:] == [StopReply(reply_id), ForgetChat(chat_id, is_deleted=True)]
+    ready.session.forget_deleted()
+    assert ready.posted[-1] == ForgetChat(chat_id, is_deleted=True)
+    assert ready.posted.count(ready.posted[-1]) == 1
+    ready.session.undo_delete()  # that came too late
+    assert ready.session.conversations() == []
+
+
+@pytest.mark.parametrize("end", ["another is deleted", "closed"])
+def test_deletion_that_nobody_can_undo_any_more_is_forgotten(ready: Bench, end: str) -> None:
+    ready.turn("a", "b")
+    first = ready.chat.id
+    ready.session.new_chat()
+    ready.turn("c", "d")
+    second = ready.chat.id
+    ready.session.delete_chat(first)
+    assert not any(isinstance(command, ForgetChat) for command in ready.posted)
+    if end == "closed":
+        ready.session.close()
+    else:
+        ready.session.delete_chat(second)
+    forgotten = [command for command in ready.posted if isinstance(command, ForgetChat)]
+    assert forgotten == [ForgetChat(first, is_deleted=True)]
 
 
 def test_deletion_that_was_not_stored_forgets_nothing(ready: Bench) -> None:

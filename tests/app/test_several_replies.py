@@ -10,7 +10,6 @@ import pytest
 from app.conversation import ChatSettings, MessageId
 from app.messages import (
     Failure,
-    ForgetChat,
     Generate,
     ModelReady,
     ModelUnloaded,
@@ -374,10 +373,7 @@ def test_delete_of_the_chat_ends_all_of_its_replies(ready: Bench) -> None:
     chat_id = ready.chat.id
     ready.says("C", replies[2])
     ready.session.delete_chat(chat_id)
-    assert ready.posted[3:] == [
-        *(StopReply(reply_id) for reply_id in replies),
-        ForgetChat(chat_id, is_deleted=True),
-    ]
+    assert ready.posted[3:] == [StopReply(reply_id) for reply_id in replies]
     assert ready.session.replying_chats() == frozenset()
     ready.session.undo_delete()
     assert versions(ready, 3, 4, 5) == [("", "stopped"), ("", "stopped"), ("C", "stopped")]

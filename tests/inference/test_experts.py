@@ -504,5 +504,5 @@ def test_a_model_of_ours_alone_has_no_bridge(tmp_path: Path, family: str) -> Non
     assert refused.value.hint == "Choose the backend auto."
     for backend in ("auto", "bridge"):
         with pytest.raises(CpuOnlyError, match=f"'{word}' on the CPU alone") as raised:
-            load_model(tmp_path / "twin.gguf", device="cuda", backend=backend)  # type: ignore[arg-type]  # a word
+            load_model(tmp_path / "twin.gguf", device="cuda", backend=backend)
         assert "device cpu" in raised.value.hint

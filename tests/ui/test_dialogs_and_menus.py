@@ -212,6 +212,24 @@ def test_toast_stays_while_the_pointer_is_over_it_and_closes_by_its_button(
     assert not toast.isVisible()
 
 
+@pytest.mark.parametrize("end", ["closed", "time is over", "another comes", "used"])
+def test_toast_says_when_what_it_offers_is_gone(open_window: Opener, end: str) -> None:
+    window = open_window()
+    toast, told = window.chat.toast, []
+    toast.show_text(
+        "Done", action="Undo", run=lambda: told.append("run"), gone=lambda: told.append("gone")
+    )
+    assert told == []
+    if end == "another comes":
+        toast.show_text("Other")
+    elif end == "time is over":
+        toast._time_over()
+    else:
+        window.click("Close" if end == "closed" else "Undo", toast)
+    toast.hide()
+    assert told == ["run" if end == "used" else "gone"]
+
+
 def test_about_shows_version_places_and_each_licence(open_window: Opener) -> None:
     window = open_window()
     window.controller.open_about()

@@ -154,6 +154,21 @@ def test_delete_by_key_and_undo_brings_the_chat_back(two_chats: OpenWindow) -> N
     assert not two_chats.chat.toast.isVisible()
 
 
+def test_what_was_read_of_a_deleted_chat_is_kept_as_long_as_undo_is_offered(
+    two_chats: OpenWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    session = two_chats.program.session
+    monkeypatch.setattr(session, "forget_deleted", lambda: forgotten.append("it"))
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id("Travel")))
+    two_chats.press(Qt.Key.Key_Delete)
+    assert forgotten == []
+    two_chats.click("Close", two_chats.chat.toast)
+    assert forgotten == ["it"]
+
+
 @pytest.mark.parametrize("by_key", [True, False])
 @pytest.mark.parametrize("place", ["list", "composer"])
 def test_undo_gives_the_focus_back_to_where_it_was(

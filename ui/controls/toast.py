@@ -12,7 +12,7 @@ from PySide6.QtCore import (
     QTimer,
     Signal,
 )
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QEnterEvent, QHideEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from ui.controls.buttons import Button, IconButton
@@ -48,6 +48,7 @@ class Toast(FocusGuest):
         self._icon_name = "info"
         self._icon_role = "text_2"
         self._run: Callable[[], object] | None = None
+        self._gone: Callable[[], object] | None = None
         self._label = Label(theme, style="label")
         self._action = Button(theme, "Undo", "quiet")
         self._close = IconButton(theme, "x", "Close", icon_size=16, size=28)
@@ -83,8 +84,20 @@ class Toast(FocusGuest):
         icon_role: str = "success",
         action: str = "",
         run: Callable[[], object] | None = None,
+        gone: Callable[[], object] | None = None,
     ) -> None:
-        """Say this, in place of what was there; `action` runs `run` and closes."""
+        """Say this, in place of what was there.
+
+        Args:
+            text: What to say.
+            icon_name: See `ui.look.icons`.
+            icon_role: Colour of the icon.
+            action: Word on the button; empty for none.
+            run: What the button does; it closes the toast.
+            gone: Called when the toast goes and the button was not used.
+        """
+        self._let_go()
+        self._gone = gone
         self._icon_name = icon_name
         self._icon_role = icon_role
         self._run = run
@@ -183,8 +196,19 @@ class Toast(FocusGuest):
         else:
             self.hide()
 
+    def hideEvent(self, event: QHideEvent) -> None:
+        """Qt override."""
+        super().hideEvent(event)
+        if not event.spontaneous():  # that is the window's, which comes back with all in it
+            self._let_go()
+
+    def _let_go(self) -> None:
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
     def _act(self) -> None:
-        run = self._run
+        run, self._gone = self._run, None
         self.hide()
         if run is not None:
             run()

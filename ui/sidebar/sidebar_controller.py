@@ -63,6 +63,7 @@ class SidebarController(QObject):
             icon_role="text_2",
             action="Undo",
             run=self._session.undo_delete,
+            gone=self._session.forget_deleted,
         )
 
     def _open(self, row: ChatRow) -> None:
