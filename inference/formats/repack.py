@@ -4,7 +4,6 @@ Types of small tables and grids know a few levels, times a scale. Where another 
 nearly, its scales and codes follow from those of the file, and no search is needed. What is lost, as a
 share of the weights' root mean square, beside what the type itself lost when the file was made:
 
-    IQ4_XS, IQ4_NL          Q6_K   1.6 % beside 7.5 %: 16 uneven levels among 64 even ones
     IQ3_S                   Q4_K   nothing: the odd numbers up to 15
     IQ3_XXS                 Q4_K   1.9 % beside some 20 %: the same, but 15.5 becomes 15
     IQ2_XXS                 Q4_K   2.2 % beside more than 30 %: 8, 25, 43 become 1, 3, 5 times 8.5
@@ -37,12 +36,6 @@ from inference.formats.dequantize import dequantize
 from inference.formats.gguf_types import TENSOR_TYPES_BY_NAME
 
 _SUPER = 256  # weights of a block of the K types
-_FOUR_BITS = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32
-)
-# Of all even steps, the one with the least error for weights of a normal distribution.
-_FOUR_BITS_STEP = np.float32(4.3655)
-_FOUR_BITS_CODES = (np.rint(_FOUR_BITS * 0.226) + 32).astype(np.uint8)
 _MX_CODES = (np.array([0, 1, 2, 3, 4, 6, 8, 12] * 2) * ([1] * 8 + [-1] * 8) + 16).astype(np.uint8)
 _LOW_HALVES, _HIGH_HALVES = np.arange(256) & 15, np.arange(256) >> 4
 # Steps in units of d / 8. Least squares give 8, 25, 43 as 1, 3, 5 times 8.514; where two scales become the
@@ -99,25 +92,6 @@ def _codes(numbers: Floats, scales: Floats, middle: float, most: int) -> Bytes:
 
 
 # --- one function for each type ---------------------------------------------------------------
-
-
-def _iq4_xs(blocks: Bytes) -> Bytes:
-    high = _words(blocks, 2, 4) >> np.arange(0, 16, 2, dtype=np.uint16)
-    low = _nibble_pairs(blocks[:, 4:8]).reshape(-1, 8)
-    multiples = (low | (high.astype(np.uint8) & 3) << 4).astype(np.int8) - np.int8(32)
-    codes = _looked_up(blocks[:, 8:].reshape(-1, 8, 16), _FOUR_BITS_CODES).reshape(-1, _SUPER)
-    return write_q6_k(_half(blocks, 0) * _FOUR_BITS_STEP, multiples.repeat(2, axis=1), codes)
-
-
-def _iq4_nl(blocks: Bytes) -> Bytes:
-    """Eight blocks become one, whose multiples are their scales in 8 bits."""
-    scales = _half(blocks, 0).reshape(-1, 8) * _FOUR_BITS_STEP
-    largest = np.abs(scales).max(axis=1, keepdims=True)
-    scale = (largest / 127).astype(np.float16).astype(np.float32)
-    multiples = np.clip(np.rint(scales / np.where(scale == 0, np.float32(1), scale)), -127, 127)
-    multiples = np.nan_to_num(multiples)  # then the scale is no number
-    codes = _looked_up(blocks[:, 2:], _FOUR_BITS_CODES).reshape(-1, _SUPER)
-    return write_q6_k(scale, multiples.astype(np.int8).repeat(2, axis=1), codes)
 
 
 def _mxfp4(blocks: Bytes) -> Bytes:
@@ -191,8 +165,6 @@ def _q3_k(blocks: Bytes) -> Bytes:
 
 
 REPACKERS: dict[str, tuple[str, Callable[[Bytes], Bytes]]] = {
-    "IQ4_XS": ("Q6_K", _iq4_xs),
-    "IQ4_NL": ("Q6_K", _iq4_nl),
     "IQ3_S": ("Q4_K", _iq3_s),
     "IQ3_XXS": ("Q4_K", _iq3_xxs),
     "IQ2_XXS": ("Q4_K", _iq2_xxs),

@@ -33,7 +33,7 @@ from inference.kernels.structures import (
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 9
+ABI_VERSION = 10
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 NOT_FINITE = -4  # what `Kernels.likeliest` and `draw` give for logits that are not numbers

@@ -21,6 +21,8 @@ class MatrixType(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
     BF16 = 30
     MXFP4 = 39
 

@@ -739,9 +739,9 @@ def test_weights_that_are_no_floats_are_said_to_stay_as_they_are(
 def test_weights_that_were_converted_are_told(
     asker: Asker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asker.script.converted = "IQ4_XS weights kept as Q6_K"
+    asker.script.converted = "IQ3_S weights kept as Q4_K"
     assert asker.ask("Hello") == 0
-    told = "there are no kernels for all weights of Fake 1B: IQ4_XS weights kept as Q6_K"
+    told = "there are no kernels for all weights of Fake 1B: IQ3_S weights kept as Q4_K"
     assert capsys.readouterr().err == f"quire: {told}\n"
 
 

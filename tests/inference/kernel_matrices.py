@@ -18,12 +18,24 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 
-QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+QUANTISED = [
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "MXFP4",
+    "IQ4_NL",
+    "IQ4_XS",
+]
 FLOATS = ["F32", "F16", "BF16"]
 # Where the fp16 scales lie in each block; the rest of a block may hold any byte.
 SCALE_OFFSETS = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2],
-    "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [],
+    "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [], "IQ4_NL": [0], "IQ4_XS": [0],
 }  # fmt: skip
 ORDINARY = (0.0123, -0.5, 1.0, 0.037)
 

@@ -401,7 +401,7 @@ def test_kernels_give_logits_of_quantised_experts(
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("stored", "kept"), [("Q2_K", "Q8_0"), ("IQ4_NL", "Q6_K"), ("IQ3_S", "Q4_K")]
+    ("stored", "kept"), [("Q2_K", "Q8_0"), ("Q3_K", "Q6_K"), ("IQ3_S", "Q4_K")]
 )
 def test_experts_of_types_that_the_kernels_lack_become_others(
     tmp_path: Path, stored: str, kept: str

@@ -146,7 +146,13 @@ def test_matmul_with_extreme_scales_equals_float64(kernels, teams, type_name, is
 def test_matmul_of_extreme_codes_does_not_overflow(kernels, teams, type_name, isa):
     kernels.set_isa(isa)
     columns = 512
-    for filling in (0x00, 0x77, 0x7F, 0x80, 0xFF):  # of MXFP4 7 is the largest level, 15 the lowest
+    for filling in (
+        0x00,
+        0x77,
+        0x7F,
+        0x80,
+        0xFF,
+    ):  # of MXFP4 7 is the largest level, 15 the lowest; of IQ4 15, 0
         rows = random_rows(type_name, 16, columns, (1.0,))
         rest = random_rows(type_name, 16, columns, (1.0,))
         rest[:] = filling
@@ -250,7 +256,7 @@ def test_packed_size_of_common_types_is_close_to_the_file(kernels):
     }
     assert bits == {
         "Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0, "Q8_0": 8.5, "Q4_K": 4.625,
-        "Q5_K": 5.625, "Q6_K": 6.625, "MXFP4": 4.5,
+        "Q5_K": 5.625, "Q6_K": 6.625, "MXFP4": 4.5, "IQ4_NL": 4.5, "IQ4_XS": 4.625,
     }  # fmt: skip
 
 

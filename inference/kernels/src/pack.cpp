@@ -62,8 +62,9 @@ Lanes read_q6_k(const uint8_t *file, int b, int half) {
 // Block b of a group that begins at `file`.
 Codes read_codes(const Layout &layout, const uint8_t *file, int b) {
   if (layout.bits == 6) return {read_q6_k(file, b, 0), read_q6_k(file, b, 1)};
+  if (layout.has_groups && layout.levels == Levels::kIq) return read_block(layout.bits, file + 8 + 16 * b);
   if (layout.has_groups) return {read_k(layout.bits, file, b, 0), read_k(layout.bits, file, b, 1)};
-  const int scale_bytes = layout.is_mx ? 1 : layout.has_minima ? 4 : 2;
+  const int scale_bytes = layout.levels == Levels::kMx ? 1 : layout.has_minima ? 4 : 2;
   return read_block(layout.bits, file + b * layout.file_bytes + scale_bytes);
 }
 
@@ -116,6 +117,18 @@ void write_k_scales(int bits, const uint8_t *file, int num_blocks, int row, uint
   }
 }
 
+// Scales of a super-block of IQ4_XS: d, and of each block 6 bits less 32, the upper two of them elsewhere.
+void write_iq4_xs_scales(const uint8_t *file, int num_blocks, int row, uint8_t *header) {
+  memcpy(header + 2 * row, file, 2);
+  const uint16_t upper = read_half(file + 2);
+  for (int b = 0; b < num_blocks; ++b) {
+    const int lower = file[4 + b / 2] >> b % 2 * 4 & 15;
+    const uint8_t scale = static_cast<uint8_t>((lower | (upper >> 2 * b & 3) << 4) - 32);
+    header[64 + 32 * b + row] = scale;
+    header[64 + 32 * b + 16 + row] = scale;
+  }
+}
+
 // Half of 2^(exponent - 127) as a bfloat, since levels are doubled; 255 is no number.
 uint16_t mx_scale(uint8_t exponent) {
   if (exponent == 255) return 0x7fc0;
@@ -123,9 +136,10 @@ uint16_t mx_scale(uint8_t exponent) {
 }
 
 void write_scales(const Layout &layout, const uint8_t *file, int num_blocks, int row, uint8_t *header) {
+  if (layout.has_groups && layout.levels == Levels::kIq) return write_iq4_xs_scales(file, num_blocks, row, header);
   if (layout.has_groups) return write_k_scales(layout.bits, file, num_blocks, row, header);
   for (int b = 0; b < num_blocks; ++b, file += layout.file_bytes) {
-    const uint16_t scale = layout.is_mx ? mx_scale(*file) : read_half(file);
+    const uint16_t scale = layout.levels == Levels::kMx ? mx_scale(*file) : read_half(file);
     memcpy(header + 32 * b + 2 * row, &scale, sizeof scale);
     if (layout.has_minima) memcpy(header + 32 * (num_blocks + b) + 2 * row, file + 2, 2);
   }
@@ -201,6 +215,8 @@ PackPanel pack_panel_of(int32_t type) {
     case QK_Q4_K: return pack_panel<QK_Q4_K>;
     case QK_Q5_K: return pack_panel<QK_Q5_K>;
     case QK_MXFP4: return pack_panel<QK_MXFP4>;
+    case QK_IQ4_NL: return pack_panel<QK_IQ4_NL>;
+    case QK_IQ4_XS: return pack_panel<QK_IQ4_XS>;
     default: return pack_panel<QK_Q6_K>;
   }
 }
@@ -215,7 +231,7 @@ int code_at(const Layout &layout, const uint8_t *block, int row, int column) {
   const uint8_t *high = block + 4 * kVectorBytes + byte;
   if (layout.bits == 5) code |= ((*high >> v) & 1) << 4;
   if (layout.bits == 6) code |= ((high[v / 4 * kVectorBytes] >> (v % 4 * 2)) & 3) << 4;
-  return layout.is_mx ? kMxLevels[code] : code;
+  return layout.levels == Levels::kNone ? code : levels_of(layout.levels)[code];
 }
 
 // The factor and the summand of 16 columns.
@@ -231,7 +247,7 @@ Scales scales_at(const Layout &layout, const uint8_t *header, int num_blocks, in
     return {d * small[0], half_to_float(read_half(header + 32 + 2 * row)) * small[16]};
   }
   const uint16_t scale = read_half(header + 32 * b + 2 * row);
-  const float factor = layout.is_mx ? bfloat_to_float(scale) : half_to_float(scale);
+  const float factor = layout.levels == Levels::kMx ? bfloat_to_float(scale) : half_to_float(scale);
   if (!layout.has_minima) return {factor, 0.0f};
   return {factor, half_to_float(read_half(header + 32 * (num_blocks + b) + 2 * row))};
 }

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 9
+#define QK_ABI_VERSION 10
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -49,7 +49,7 @@ QK_API int32_t qk_team_size(const qk_team *team);
 // Types by GGUF's numbers.
 enum {
   QK_F32 = 0, QK_F16 = 1, QK_Q4_0 = 2, QK_Q4_1 = 3, QK_Q5_0 = 6, QK_Q5_1 = 7, QK_Q8_0 = 8,
-  QK_Q4_K = 12, QK_Q5_K = 13, QK_Q6_K = 14, QK_BF16 = 30, QK_MXFP4 = 39
+  QK_Q4_K = 12, QK_Q5_K = 13, QK_Q6_K = 14, QK_IQ4_NL = 20, QK_IQ4_XS = 23, QK_BF16 = 30, QK_MXFP4 = 39
 };
 
 // A weight: num_rows outputs, num_columns inputs. Packed data is made by qk_pack, aligned to 64 bytes.
