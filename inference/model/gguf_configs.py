@@ -202,13 +202,20 @@ def gemma4_config(meta: GgufMetadata) -> ConfigValues:
         "partial_rotary_factor": 1.0,  # what of it is turned is in the file's factors
     }
     local_base = meta.number("rope.freq_base_swa", GEMMA_LOCAL_ROPE_BASE)
+    sliding_dim = meta.integer("attention.key_length_swa", within=(1, MAX_HEAD_SIZE))
+    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
+        if meta.integer(key, sliding_dim, within=(0, MAX_INT)) != sliding_dim:
+            raise meta.unsupported(
+                f"Sliding layers whose '{meta.architecture}.{key}' is not the size of a head, which Quire "
+                "cannot run."
+            )
     return {
         **values,
         "intermediate_size": widths[0],
         "num_key_value_heads": sliding_heads,
         "num_global_key_value_heads": full_heads,
         "attention_k_eq_v": value_is_key,
-        "head_dim": meta.integer("attention.key_length_swa", within=(1, MAX_HEAD_SIZE)),
+        "head_dim": sliding_dim,
         "global_head_dim": values["head_dim"],
         "rope_parameters": {
             "full_attention": whole,

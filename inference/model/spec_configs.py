@@ -24,6 +24,7 @@ ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS_SHORT = "rope_factors_short.weight"
 HEAD_TENSOR = "lm_head.weight"
 _EXPERT_SIZE = "moe_intermediate_size"
+_OUR_KEYS = ("has_layer_scales", "has_expert_scales")  # of what was read from GGUF
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -46,8 +47,18 @@ def spec_from_folder(config: Mapping[str, object], tensor_names: Collection[str]
         raise UnsupportedSpecError(f"the class {classes[0][:40]!r}")
     if values.has("quantization_config"):
         raise UnsupportedSpecError("weights that are quantised already")
-    spec = _build(name, config, None)
+    spec = _build(name, _as_transformers_reads(FAMILIES[name], config), None)
     return replace(spec, is_head_tied=False) if HEAD_TENSOR in tensor_names else spec
+
+
+def _as_transformers_reads(family: Family, config: Mapping[str, object]) -> dict[str, object]:
+    """A folder's values, without words that are ours alone; Gemma 4's last layer sees everything, whatever it says."""
+    values = {key: value for key, value in config.items() if key not in _OUR_KEYS}
+    if family.layer_sizes == "by_kind":
+        known = SpecValues(values, family.defaults)
+        kinds = _layer_types(family, known, _num_layers(known), has_window=True)
+        values["layer_types"] = [*kinds[:-1], _FULL]
+    return values
 
 
 def spec_from_gguf(
@@ -221,11 +232,16 @@ def _cap(has_cap: bool, values: SpecValues, key: str) -> float | None:
     return values.optional_number(key) if has_cap else None
 
 
-def _windows(family: Family, values: SpecValues) -> list[int | None]:
-    """Each layer's window."""
+def _num_layers(values: SpecValues) -> int:
     num_layers = values.integer("num_hidden_layers")
     if num_layers > MAX_LAYERS:
         raise UnsupportedSpecError(f"{num_layers} layers")
+    return num_layers
+
+
+def _windows(family: Family, values: SpecValues) -> list[int | None]:
+    """Each layer's window."""
+    num_layers = _num_layers(values)
     if values.flag("use_bidirectional_attention", False):
         raise UnsupportedSpecError("attention to later tokens")
     window = values.integer("sliding_window") if values.has("sliding_window") else None

@@ -99,8 +99,10 @@ def layer_specs(
 def _listed_heads(values: SpecValues, windows: list[int | None], usual: Heads) -> HeadsByKind:
     """Releases of transformers since 2026 list what layers have of their own."""
     listed = values.table("per_layer_config")
-    if not all(key.isdecimal() for key in listed):
+    if not all(key.isdecimal() and len(key) < 9 for key in listed):
         raise UnsupportedSpecError("a list of layers by other names than numbers")
+    if any(int(key) >= len(windows) for key in listed):
+        raise UnsupportedSpecError("a list of layers that there are not")
     by_index = SpecValues({str(int(key)): own for key, own in listed.items()})
     found: dict[bool, set[Heads]] = {True: set(), False: set()}
     for index, window in enumerate(windows):

@@ -119,18 +119,17 @@ def _by_kind(values: SpecValues) -> SpecValues:
 
 
 def _gemma4_variants(values: SpecValues) -> list[RopeValues]:
-    """Of full layers a part is turned, spread as if all were."""
+    """Of full layers a part is turned, spread as if all were; that they are so is said if nothing is."""
     table = _by_kind(values)
-    full: RopeValues = {
-        "rope_type": "proportional",
-        "rope_theta": _GEMMA_ROPE_BASE,
-        "partial_rotary_factor": 0.25,
-        **table.table(_FULL),
-    }
+    given: RopeValues = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+    full = {"rope_theta": _GEMMA_ROPE_BASE, **(table.table(_FULL) or given)}
     sliding: RopeValues = {"rope_theta": _ROPE_BASE, **table.table(_SLIDING)}
-    if SpecValues(sliding).number("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedSpecError("a rotary embedding of part of each head")
-    return [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
+    variants = [_with_kind(full, is_phi=False), _with_kind(sliding, is_phi=False)]
+    for rope in variants:
+        part = SpecValues(rope).number("partial_rotary_factor", 1.0)
+        if part != 1.0 and rope["rope_type"] != "proportional":
+            raise UnsupportedSpecError("a rotary embedding of part of each head")
+    return variants
 
 
 def _gemma3_variants(values: SpecValues) -> list[RopeValues]:

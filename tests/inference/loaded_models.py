@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from inference.attention.blocks import BlocksAttention
+from inference.config import KvSchemeName
 from inference.kernels.library import load_kernels
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
@@ -16,7 +17,11 @@ needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels a
 
 
 def logits_of(
-    model: nn.Module | LanguageModel, token_ids: list[int], *, chunk_tokens: int = 1000
+    model: nn.Module | LanguageModel,
+    token_ids: list[int],
+    *,
+    chunk_tokens: int = 1000,
+    kv_scheme: KvSchemeName = "fp32",
 ) -> torch.Tensor:
     """Logits of every row, (T, V), computed in chunks over blocks full of garbage."""
     assert not isinstance(model, nn.Module)
@@ -24,7 +29,7 @@ def logits_of(
         model.geometry,
         num_blocks=64,
         block_size=8,
-        scheme=find_scheme("fp32", model.dtype),
+        scheme=find_scheme(kv_scheme, model.dtype),
         device=model.device,
     )
     fill_with_garbage(kv)

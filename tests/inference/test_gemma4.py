@@ -1,14 +1,18 @@
 """What GGUF files of Gemma 4 may say, and what is refused; that the numbers are right is in the tests of twins."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Gemma4TextConfig
 
+from inference.config import KvSchemeName
 from inference.errors import ModelFileError, UnsupportedModelError
 from inference.formats.gguf import GgufFile
 from inference.model.decoder import TorchDecoder
+from inference.model.decoder_weights import DecoderWeights, read_weights
 from inference.model.gguf_decoder import describe_gguf
 from inference.model.gguf_models import plan_model
 from inference.model.int4_product import CpuInt4
@@ -16,15 +20,33 @@ from inference.model.loader import load_model
 from inference.model.native_model import NativeModel
 from inference.model.spec import ExpertSpec, ModelSpec, UnsupportedSpecError, WeightKey
 from inference.model.spec_configs import spec_from_folder, spec_from_gguf
+from inference.model.spec_weights import folder_sources
 from inference.model.weight_plan import plan_weights
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import make_twin_module
-from tests.inference.loaded_models import logits_of
+from tests.inference.loaded_models import logits_of, needs_kernels
 from tests.inference.packed_models import TOKENS, decoder_of, plain_logits, weights_in
-from tests.inference.tiny_decoders import decoder_from_gguf, make_decoder_runner
+from tests.inference.tiny_decoders import (
+    VARIANTS,
+    TensorFile,
+    decoder_from_gguf,
+    make_decoder_runner,
+)
 from tests.inference.tiny_models import WINDOW, eager_logits, make_tokens, run_chunked
 
 PROMPT = make_tokens(30)
+
+
+def rope(
+    full: dict[str, object] | None = None, sliding: dict[str, object] | None = None
+) -> dict[str, object]:
+    """Rotary parameters of both kinds of layers, some changed; None takes a value away."""
+    values = make_twin_module("gemma4").config.to_dict()["rope_parameters"]
+    changes = {"full_attention": full or {}, "sliding_attention": sliding or {}}
+    return {
+        kind: {key: value for key, value in {**values[kind], **some}.items() if value is not None}
+        for kind, some in changes.items()
+    }
 
 
 def write(path: Path, **changes: object) -> Path:
@@ -94,6 +116,8 @@ def test_layers_without_a_scale_have_none(tmp_path: Path) -> None:
         ("feed_forward_length", [96, 128, 192, 192], "MLPs of other widths"),
         ("feed_forward_length", [96, 96, 96, 192], "MLPs of other widths"),
         ("attention.key_length_swa", 0, "key_length_swa' must be"),
+        ("attention.value_length_swa", 8, "value_length_swa' is not the size"),
+        ("rope.dimension_count_swa", 8, "dimension_count_swa' is not the size"),
         ("expert_count", 4, "expert_used_count' is missing"),
         ("embedding_length_per_layer_input", -1, "per_layer_input' must be"),
     ],
@@ -145,6 +169,11 @@ def test_what_no_spec_describes_is_refused_and_not_bridged(tmp_path: Path) -> No
         ({"per_layer_config": {"1": {"head_dim": 24}}}, "one kind with other heads"),
         ({"per_layer_config": {"1": {"head_dim": 31}, "3": {"head_dim": 31}}}, "heads of 31"),
         ({"global_head_dim": 31, "per_layer_config": None}, "heads of 31"),
+        ({"per_layer_config": {"9" * 5000: {"head_dim": 32}}}, "other names than numbers"),
+        ({"per_layer_config": {"4": {"head_dim": 32}}}, "layers that there are not"),
+        ({"hidden_size_per_layer_input": 2**29}, "per-layer embeddings of"),
+        ({"rope_parameters": rope(sliding={"partial_rotary_factor": 0.5})}, "part of each head"),
+        ({"rope_parameters": rope(full={"rope_type": "default"})}, "part of each head"),
     ],
 )
 def test_folders_with_other_layers_are_refused(changes: dict[str, object], reason: str) -> None:
@@ -152,6 +181,42 @@ def test_folders_with_other_layers_are_refused(changes: dict[str, object], reaso
     assert spec_from_folder(values).num_layers == 4
     with pytest.raises(UnsupportedSpecError, match=reason):
         spec_from_folder({**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": rope(full={"partial_rotary_factor": None})},
+        {"rope_parameters": rope(full={"partial_rotary_factor": 0.5, "factor": 4.0})},
+        {"rope_parameters": rope(full={"rope_type": "default", "partial_rotary_factor": None})},
+        {"rope_parameters": rope(full={"rope_theta": 500.0}, sliding={"rope_theta": 90.0})},
+        {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"] * 2},
+        {"layer_types": None},
+        {"head_dim": 40},
+    ],
+    ids=[
+        "all is turned",
+        "factor",
+        "plain",
+        "bases",
+        "last is sliding",
+        "no kinds",
+        "larger sliding",
+    ],
+)
+def test_folders_give_the_logits_of_transformers(changes: dict[str, object]) -> None:
+    values = {**VARIANTS["gemma4"]().to_dict(), **changes}
+    del values["per_layer_config"]
+    config = Gemma4TextConfig(**{**values, "global_head_dim": 24, "num_kv_shared_layers": 0})
+    torch.manual_seed(5)
+    module = AutoModelForCausalLM.from_config(config).eval()
+    older = {**values, "global_head_dim": 24, "num_kv_shared_layers": 0}
+    spec = spec_from_folder({**older, "has_layer_scales": False})
+    assert spec == spec_from_folder(json.loads(config.to_json_string()))
+    weights = DecoderWeights(TensorFile(module.state_dict()), spec, folder_sources(spec))
+    decoder = TorchDecoder(spec, read_weights(weights, dtype=torch.float32))
+    logits = run_chunked(make_decoder_runner(decoder), PROMPT, list(range(8)), chunk_tokens=30)
+    torch.testing.assert_close(logits[-1], eager_logits(module, PROMPT)[-1], atol=1e-4, rtol=0)
 
 
 def test_folders_of_before_the_list_are_read_too() -> None:
@@ -212,3 +277,32 @@ def test_experts_are_what_the_file_says(tmp_path: Path) -> None:
         config = plan_model(file).config
     with pytest.raises(UnsupportedSpecError, match="wider layers beside experts"):
         spec_from_gguf("gemma4_moe", {**config, "use_double_wide_mlp": True})
+
+
+def test_a_base_of_sliding_layers_counts(tmp_path: Path) -> None:
+    spec = describe(write(tmp_path / "m.gguf", extra={"gemma4.rope.freq_base_swa": 500.0}))
+    full, sliding = spec.ropes
+    assert sliding.inverse_frequencies[1] == pytest.approx(500.0 ** (-2 / 16))
+    assert full.inverse_frequencies[1] == pytest.approx(1e6 ** (-2 / 32))
+    assert [layer.rope_index for layer in spec.layers] == [1, 0, 1, 0]
+
+
+def test_queries_of_layers_that_share_are_wanted(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"blk\.3\.attn_q\.weight"):
+        describe(write(tmp_path / "m.gguf", drop_tensors=("blk.3.attn_q.weight",)))
+    twice = {"blk.4.attn_q.weight": np.ones((4, 4), np.float32)}
+    with pytest.raises(UnsupportedModelError, match=r"blk\.4\.attn_q\.weight"):
+        describe(write(tmp_path / "n.gguf", extra_tensors=twice))
+
+
+@needs_kernels
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_rounded_keys_of_heads_of_two_sizes(tmp_path: Path, scheme: KvSchemeName) -> None:
+    path = write(tmp_path / "m.gguf")
+    exact = eager_logits(make_twin_module("gemma4"), TOKENS)
+    found = [
+        logits_of(load_model(path, backend=backend).model, TOKENS, chunk_tokens=7, kv_scheme=scheme)
+        for backend in ("fast", "torch")
+    ]
+    errors = [float((logits - exact).norm() / exact.norm()) for logits in found]
+    assert errors[0] < 1.5 * errors[1] < 0.3

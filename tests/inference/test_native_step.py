@@ -13,7 +13,7 @@ from inference.kernels.library import KernelError
 from inference.kernels.structures import Layer, Matrix, MatrixType
 from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
-from inference.model.spec import LayerSpec, ModelSpec
+from inference.model.spec import LayerSpec, ModelSpec, RopeSpec
 from inference.model.step import Chunk
 from tests.inference.native_models import (
     ISAS,
@@ -252,6 +252,23 @@ def test_layers_that_cannot_be_are_refused(layer: int, field: str, value: object
     setattr(layers[layer], field, value)
     with pytest.raises(KernelError):
         run_step(model, kv, [chunk])
+
+
+def test_layers_that_store_come_first() -> None:
+    spec = spec_of(make_variant("gemma4"))
+    layers = list(spec.layers)
+    layers[1] = replace(layers[1], kv_layer=0, head_dim=16)  # and layer 2 stores again
+    model = random_model(replace(spec, layers=tuple(layers)))
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
+def test_rotary_embeddings_that_no_layer_has_are_within_bounds_too() -> None:
+    spec = spec_of(make_variant("gemma4"))
+    more = RopeSpec((0.5,) * (spec.head_dim // 2 + 1))
+    model = random_model(replace(spec, ropes=(*spec.ropes, more)))
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
 
 
 @pytest.mark.parametrize("field", ["ple_embedding", "ple_projection", "ple_norm", "head_dim"])

@@ -41,6 +41,14 @@ def stream(ids: list[int]) -> str:
         ("<|channel>tho", "", ""),
         ("hello<|channel>thought\nhm<channel|>yes", "hello\n\nhm\n\nyes", "helloyes"),
         ("<channel|>hello", "hello", "hello"),
+        (" <|channel>thought\nhm<channel|>yes", " <think>hm</think>yes", " yes"),
+        ("he<turn|>llo<|turn>", "hello", "hello"),
+        ("<|channel>thought\nhm<|turn>o<channel|>yes", "<think>hmo</think>yes", "yes"),
+        (
+            "<|channel>thought\nhm<channel|>yes<|channel>thought\no<channel|>l",
+            "<think>hm</think>yes\n\no\n\nl",
+            "yesl",
+        ),
         ("<|channel>thought\né👍<channel|>é", "<think>é👍</think>é", "é"),
         ("say <think> and </think>", "say <think> and </think>", "say <think> and </think>"),
     ],
@@ -85,6 +93,16 @@ def test_of_a_reply_with_thoughts_a_prompt_has_what_was_said() -> None:
         *ids_of("<turn|>\n<|turn>model\n"),
     ]
     assert prompt.changed_replies == {1}
+
+
+def test_a_vocabulary_with_half_of_the_channel_has_none() -> None:
+    names: list[str] = tiny_merge_metadata()["tokenizer.ggml.tokens"]  # type: ignore[assignment]
+    names = ["x" if name == "<channel|>" else name for name in names]
+    tokenizer = tokenizer_from_metadata(tiny_merge_metadata(tokens=names), "gemma4.gguf")
+    assert tokenizer.channels is None
+    added = {"<|tool_response>": 4}
+    tokenizer = tokenizer_from_metadata(tiny_merge_metadata(added=added), "gemma4.gguf")
+    assert tokenizer.control_tokens["<|tool_response>"] in tokenizer.eos_ids
 
 
 def test_a_reply_without_ids_loses_its_thoughts() -> None:

@@ -101,7 +101,8 @@ bool is_valid(const qk_model &model) {
   }
   if (model.num_ropes < 1 || !model.ropes || !model.layers || !model.final_norm) return false;
   for (int32_t i = 0; i < model.num_ropes; ++i) {
-    if (!model.ropes[i].inverse_frequencies || model.ropes[i].num_pairs < 0) return false;
+    const int32_t num_pairs = model.ropes[i].num_pairs;
+    if (!model.ropes[i].inverse_frequencies || num_pairs < 0 || num_pairs > model.head_dim / 2) return false;
   }
   for (int32_t i = 0; i < model.num_layers; ++i) {
     if (!is_layer(model.layers[i], model)) return false;
