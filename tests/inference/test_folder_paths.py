@@ -51,7 +51,9 @@ def test_logits_are_those_of_the_original(tmp_path: Path, variant: str, backend:
     for chunk_tokens in (40, 7):
         actual = logits_of(loaded.model, tokens, chunk_tokens=chunk_tokens)
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-5)
-    assert loaded.num_parameters == sum(p.numel() for p in module.parameters())
+    scales = [b for name, b in module.named_buffers() if name.endswith("layer_scalar")]  # Gemma 4's
+    stored = [*module.parameters(), *scales]
+    assert loaded.num_parameters == sum(weight.numel() for weight in stored)
     assert loaded.model_context_tokens == 512
     assert loaded.quantization == "F32"
 
