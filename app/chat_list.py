@@ -82,7 +82,7 @@ class ChatList:
         """
         if not self._announcer.done(lambda: self._store.delete(conversation_id)):
             return False
-        self.forget_deleted()  # the one before: only the last can be brought back
+        self.give_up_undo()  # of the one before
         self._deleted = conversation_id
         self._deleted_was_shown = self._shown.id == conversation_id
         if self._deleted_was_shown:
@@ -102,11 +102,16 @@ class ChatList:
         if self._deleted_was_shown:
             self._show(deleted)
 
-    def forget_deleted(self) -> None:
-        """Forget what models have read of the last deleted chat: nobody will bring it back."""
+    def forget_deleted(self, conversation_id: ConversationId) -> None:
+        """Forget what models have read of a chat, if it is the last deleted one: nobody will bring it back."""
+        if self._deleted == conversation_id:
+            self._deleted = None
+            self._post(ForgetChat(conversation_id, is_deleted=True))
+
+    def give_up_undo(self) -> None:
+        """Let the last deleted chat not be brought back any more, if there is one."""
         if self._deleted is not None:
-            self._post(ForgetChat(self._deleted, is_deleted=True))
-        self._deleted = None
+            self.forget_deleted(self._deleted)
 
     def forget_lost(self) -> None:
         """Remove what is cached of chats that are not there any more."""

@@ -207,9 +207,9 @@ class ChatSession:
         """Bring the last deleted chat back; show it if it was shown then."""
         self._chats.undo_delete()
 
-    def forget_deleted(self) -> None:
-        """Forget what models have read of the last deleted chat; it cannot be brought back any more."""
-        self._chats.forget_deleted()
+    def forget_deleted(self, conversation_id: ConversationId) -> None:
+        """Forget what models have read of this chat if it is the last deleted one; it is gone for good then."""
+        self._chats.forget_deleted(conversation_id)
 
     def set_chat_settings(self, settings: ChatSettings) -> None:
         """Set the own settings of the chat that is shown; they hold from the next reply on."""
@@ -346,7 +346,7 @@ class ChatSession:
         self._shown.desk.abandon_all()
         self._shown.desk.save_again()
         self._settings.flush()
-        self._chats.forget_deleted()
+        self._chats.give_up_undo()
         self._announcer.done(self._store.purge_deleted)
         self._store.close()
 

@@ -497,7 +497,7 @@ def test_delete_of_the_shown_chat_ends_its_reply_and_undo_brings_it_back(ready: 
     assert ready.posted[-1] == StopReply(ready.generate().reply_id)
     assert ready.session.conversations() == []
     ready.session.undo_delete()
-    ready.session.forget_deleted()
+    ready.session.forget_deleted(chat_id)
     assert not any(isinstance(command, ForgetChat) for command in ready.posted)
     assert ready.chat.id == chat_id
     assert (ready.last.content, ready.last.status) == ("half", "stopped")

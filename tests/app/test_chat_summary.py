@@ -295,7 +295,7 @@ def test_delete_of_the_chat_stops_its_summary_first(ready: Bench) -> None:
     command = ready.generate()
     ready.take()
     ready.session.delete_chat(chat_id)
-    ready.session.forget_deleted()
+    ready.session.forget_deleted(chat_id)
     assert ready.posted[-2:] == [
         StopReply(command.reply_id),
         ForgetChat(chat_id, is_deleted=True),

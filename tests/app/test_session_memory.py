@@ -47,9 +47,9 @@ def test_deletion_is_forgotten_after_the_reply_was_stopped(ready: Bench) -> None
     chat_id, reply_id = ready.chat.id, ready.generate().reply_id
     ready.session.new_chat()
     ready.session.delete_chat(chat_id)
-    ready.session.forget_deleted()
+    ready.session.forget_deleted(chat_id)
     assert ready.posted[-2:] == [StopReply(reply_id), ForgetChat(chat_id, is_deleted=True)]
-    ready.session.forget_deleted()
+    ready.session.forget_deleted(chat_id)
     assert ready.posted[-1] == ForgetChat(chat_id, is_deleted=True)
     assert ready.posted.count(ready.posted[-1]) == 1
     ready.session.undo_delete()  # that came too late

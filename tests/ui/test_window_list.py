@@ -159,14 +159,26 @@ def test_what_was_read_of_a_deleted_chat_is_kept_as_long_as_undo_is_offered(
 ) -> None:
     forgotten: list[str] = []
     session = two_chats.program.session
-    monkeypatch.setattr(session, "forget_deleted", lambda: forgotten.append("it"))
+    monkeypatch.setattr(session, "forget_deleted", forgotten.append)
     chats = two_chats.sidebar.chat_list
     chats.setFocus()
-    chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id("Travel")))
+    deleted = two_chats.chat_id("Travel")
+    chats.setCurrentIndex(chats.rows.index_of(deleted))
     two_chats.press(Qt.Key.Key_Delete)
     assert forgotten == []
     two_chats.click("Close", two_chats.chat.toast)
-    assert forgotten == ["it"]
+    assert forgotten == [deleted]
+
+
+def test_the_last_of_several_deletions_is_undone(two_chats: OpenWindow) -> None:
+    chats = two_chats.sidebar.chat_list
+    chats.setFocus()
+    for title in ("Travel", "Money"):
+        chats.setCurrentIndex(chats.rows.index_of(two_chats.chat_id(title)))
+        two_chats.press(Qt.Key.Key_Delete)
+    assert two_chats.titles == []
+    two_chats.click("Undo", two_chats.chat.toast)
+    assert two_chats.titles == ["Money"]
 
 
 @pytest.mark.parametrize("by_key", [True, False])

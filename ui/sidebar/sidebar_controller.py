@@ -55,7 +55,8 @@ class SidebarController(QObject):
 
     def delete(self, chat_id: str) -> None:
         """Delete a chat, and offer to bring it back."""
-        if not self._session.delete_chat(ConversationId(chat_id)):
+        key = ConversationId(chat_id)
+        if not self._session.delete_chat(key):
             return  # the toast says why
         self._toast.show_text(
             "Chat deleted",
@@ -63,7 +64,9 @@ class SidebarController(QObject):
             icon_role="text_2",
             action="Undo",
             run=self._session.undo_delete,
-            gone=self._session.forget_deleted,
+            gone=lambda: self._session.forget_deleted(
+                key
+            ),  # another may be the last deleted one by then
         )
 
     def _open(self, row: ChatRow) -> None:
