@@ -17,8 +17,9 @@ size_t aligned(size_t num_floats) { return (num_floats + 15) / 16 * 16; }
 
 }  // namespace
 
-TokenSlots::TokenSlots(const std::vector<qk_span> &spans) {
-  for (const qk_span &span : spans) {
+TokenSlots::TokenSlots(const qk_step &step) {
+  for (int32_t i = 0; i < step.num_spans; ++i) {
+    const qk_span &span = step.spans[i];
     first_.push_back(slots_.size());
     int64_t left = static_cast<int64_t>(span.start) + span.num_rows;
     for (int32_t extent = 0; extent < span.num_extents && left > 0; ++extent) {
@@ -29,37 +30,64 @@ TokenSlots::TokenSlots(const std::vector<qk_span> &spans) {
   }
 }
 
-AttentionPlan::AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<qk_span> &spans,
-                             const TokenSlots &slots, int num_threads)
+std::vector<TokenRun> all_runs(const qk_step &step, const TokenSlots &slots) {
+  std::vector<TokenRun> runs;
+  for (int32_t i = 0; i < step.num_spans; ++i) {
+    runs.push_back({slots.of_span(i), step.spans[i].row, step.spans[i].num_rows, step.spans[i].start});
+  }
+  return runs;
+}
+
+std::vector<TokenRun> wanted_runs(const qk_step &step, const TokenSlots &slots) {
+  std::vector<TokenRun> runs;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < step.num_spans; ++i) {
+    const qk_span &span = step.spans[i];
+    int32_t end = -1;  // of the run that is the last one
+    for (; kept < step.num_keep && step.keep[kept] < span.row + span.num_rows; ++kept) {
+      const int32_t row = step.keep[kept];
+      if (row == end) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({slots.of_span(i), kept, 1, span.start + row - span.row});
+      }
+      end = row + 1;
+    }
+  }
+  return runs;
+}
+
+AttentionPlan::AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<TokenRun> &runs,
+                             int num_threads)
     : group_(model.num_heads / layer.num_kv_heads),
       num_kv_heads_(layer.num_kv_heads),
       head_dim_(layer.head_dim),
       window_(layer.window),
       num_threads_(num_threads) {
-  const int32_t size = tile_tokens(spans);
-  for (size_t i = 0; i < spans.size(); ++i) add_tiles(spans[i], slots.of_span(i), size);
+  const int32_t size = tile_tokens(runs);
+  for (const TokenRun &run : runs) add_tiles(run, size);
   add_pieces();
   num_left_ = std::make_unique<std::atomic<int32_t>[]>(tiles_.size());
 }
 
 // New tokens in a tile.
-int32_t AttentionPlan::tile_tokens(const std::vector<qk_span> &spans) const {
+int32_t AttentionPlan::tile_tokens(const std::vector<TokenRun> &runs) const {
   int32_t size = std::max(1, kMostTileRows / group_);
   while (size > 1 && size * group_ >= 2 * kLeastTileRows) {
     int64_t num_tiles = 0;
-    for (const qk_span &span : spans) num_tiles += (span.num_rows + size - 1) / size;
+    for (const TokenRun &run : runs) num_tiles += (run.count + size - 1) / size;
     if (num_tiles * num_kv_heads_ >= int64_t{kTilesPerThread} * num_threads_) break;
     size /= 2;
   }
   return size;
 }
 
-void AttentionPlan::add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size) {
+void AttentionPlan::add_tiles(const TokenRun &run, int32_t size) {
   // The last rows see the most keys: they come first, so that no thread is left with them.
-  for (int32_t first = (span.num_rows - 1) / size * size; first >= 0; first -= size) {
-    const int32_t count = std::min(size, span.num_rows - first), row = span.row + first;
+  for (int32_t first = (run.count - 1) / size * size; first >= 0; first -= size) {
+    const int32_t count = std::min(size, run.count - first);
     for (int32_t head = 0; head < num_kv_heads_; ++head) {
-      tiles_.push_back({token_slots, row, span.start + first, count, head, 0});
+      tiles_.push_back({run.slots, run.row + first, run.first + first, count, head, 0});
     }
   }
 }

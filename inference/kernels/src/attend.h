@@ -19,19 +19,31 @@ inline Slots slots_of(const qk_layer &layer, const qk_kv &kv) {
 // The slot of each token of each span, one after the other.
 class TokenSlots {
  public:
-  explicit TokenSlots(const std::vector<qk_span> &spans);
-  const int64_t *of_span(size_t span) const { return slots_.data() + first_[span]; }
+  explicit TokenSlots(const qk_step &step);
+  const int64_t *of_span(int32_t span) const { return slots_.data() + first_[static_cast<size_t>(span)]; }
 
  private:
   std::vector<int64_t> slots_;
   std::vector<size_t> first_;
 };
 
+// New tokens of one sequence that follow each other in what is computed; `slots` has those of all of its tokens.
+struct TokenRun {
+  const int64_t *slots;
+  int32_t row;    // of its first token
+  int32_t count;
+  int32_t first;  // that token's place in the sequence
+};
+
+// All rows of a step.
+std::vector<TokenRun> all_runs(const qk_step &step, const TokenSlots &slots);
+// Those whose logits are wanted, as they lie when the others are left out.
+std::vector<TokenRun> wanted_runs(const qk_step &step, const TokenSlots &slots);
+
 // The pieces of all layers that have the same window and shape. Where pieces are cut changes no bit of the results.
 class AttentionPlan {
  public:
-  AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<qk_span> &spans,
-                const TokenSlots &slots, int num_threads);
+  AttentionPlan(const qk_model &model, const qk_layer &layer, const std::vector<TokenRun> &runs, int num_threads);
 
   // Floats that run needs.
   size_t num_floats() const { return per_thread_floats_ * static_cast<size_t>(num_threads_) + shared_floats_; }
@@ -51,8 +63,8 @@ class AttentionPlan {
   };
   struct Run;
 
-  int32_t tile_tokens(const std::vector<qk_span> &spans) const;
-  void add_tiles(const qk_span &span, const int64_t *token_slots, int32_t size);
+  int32_t tile_tokens(const std::vector<TokenRun> &runs) const;
+  void add_tiles(const TokenRun &run, int32_t size);
   void find_splits();
   void add_pieces();
   int32_t num_rows(const AttentionTile &tile) const { return tile.num_tokens * group_; }

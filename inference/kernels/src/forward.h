@@ -42,8 +42,9 @@ class Step {
         model_(model),
         kv_(kv),
         step_(step),
-        all_(step),
-        kept_(step, all_.spans),
+        token_slots_(step),
+        all_{all_runs(step, token_slots_), {}},
+        kept_{wanted_runs(step, token_slots_), {}},
         num_rows_(step.num_rows) {
     for (int32_t i = 0; i < model.num_layers && model.layers[i].key.data; ++i) last_stored_ = i;
   }
@@ -53,12 +54,7 @@ class Step {
  private:
   // Rows that are computed together: all of the step, or those whose logits are wanted.
   struct Rows {
-    explicit Rows(const qk_step &step) : spans(step.spans, step.spans + step.num_spans), slots(spans) {}
-    Rows(const qk_step &step, const std::vector<qk_span> &all) : spans(wanted(step, all)), slots(spans) {}
-    static std::vector<qk_span> wanted(const qk_step &step, const std::vector<qk_span> &all);
-
-    const std::vector<qk_span> spans;
-    const TokenSlots slots;
+    const std::vector<TokenRun> runs;
     std::map<std::array<int32_t, 3>, AttentionPlan> plans;  // by a layer's window and heads
   };
 
@@ -121,6 +117,7 @@ class Step {
   const qk_model &model_;
   const qk_kv &kv_;
   const qk_step &step_;
+  const TokenSlots token_slots_;
   Rows all_, kept_;
   StepMemory memory_ = {};
   int32_t num_rows_;  // rows that are computed; fewer behind the last layer that stores

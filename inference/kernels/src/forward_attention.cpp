@@ -10,33 +10,15 @@
 
 namespace quire {
 
-std::vector<qk_span> Step::Rows::wanted(const qk_step &step, const std::vector<qk_span> &all) {
-  std::vector<qk_span> spans;
-  int32_t kept = 0;
-  for (const qk_span &span : all) {
-    int32_t end = -1;  // of the run that is the last of `spans`
-    for (; kept < step.num_keep && step.keep[kept] < span.row + span.num_rows; ++kept) {
-      const int32_t row = step.keep[kept];
-      if (row == end) {
-        ++spans.back().num_rows;
-      } else {
-        spans.push_back({kept, 1, span.start + row - span.row, span.num_extents, span.extents});
-      }
-      end = row + 1;
-    }
-  }
-  return spans;
-}
-
 // Returns how many floats the largest of them needs.
 size_t Step::make_plans() {
   size_t num_floats = 0;
   for (int32_t i = 0; i < model_.num_layers; ++i) {
     const qk_layer &layer = model_.layers[i];
     Rows &rows = i < last_stored_ ? all_ : kept_;
-    if (rows.spans.empty() || rows.plans.count(kind_of(layer))) continue;
+    if (rows.runs.empty() || rows.plans.count(kind_of(layer))) continue;
     const auto plan = rows.plans.emplace(std::piecewise_construct, std::forward_as_tuple(kind_of(layer)),
-                                         std::forward_as_tuple(model_, layer, rows.spans, rows.slots, team_.size()));
+                                         std::forward_as_tuple(model_, layer, rows.runs, team_.size()));
     num_floats = std::max(num_floats, plan.first->second.num_floats());
   }
   return num_floats;

@@ -32,9 +32,8 @@ int32_t qk_attend(qk_team *team, const qk_model *model, const qk_kv *kv, int32_t
   if (layer < 0 || layer >= model->num_layers) return QK_ERROR_ARGUMENT;
   try {
     const qk_layer &own = model->layers[layer];
-    const std::vector<qk_span> spans(step->spans, step->spans + step->num_spans);
-    const TokenSlots slots(spans);
-    const AttentionPlan plan(*model, own, spans, slots, team->team.size());
+    const TokenSlots slots(*step);
+    const AttentionPlan plan(*model, own, all_runs(*step, slots), team->team.size());
     float *memory = static_cast<float *>(team->step.reserve(sizeof(float) * plan.num_floats()));
     if (!memory) return QK_ERROR_MEMORY;
     const Attention attention = {slots_of(own, *kv), model->num_heads, own.window, model->attention_softcap,
