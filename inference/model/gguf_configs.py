@@ -12,7 +12,7 @@ from inference.model.gguf_config_parts import (
     whole_number,
 )
 from inference.model.gguf_metadata import GgufMetadata
-from inference.model.size_limits import MAX_EXPERTS, MAX_HEAD_SIZE, MAX_HEADS, MAX_INT
+from inference.model.size_limits import MAX_HEAD_SIZE, MAX_HEADS, MAX_INT, MAX_LAYERS
 
 GEMMA_LOCAL_ROPE_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62
@@ -171,16 +171,31 @@ def gemma3_config(meta: GgufMetadata) -> ConfigValues:
 
 def gemma4_config(meta: GgufMetadata) -> ConfigValues:
     """Gemma 4, text: full layers with larger heads, shared keys and values, per-layer embeddings."""
+    return {**plain_config(_alike(meta)), **_gemma4_layers(meta)}
+
+
+def gemma4_moe_config(meta: GgufMetadata) -> ConfigValues:
+    """Gemma 4 with experts, and an MLP of all tokens beside them."""
+    return {
+        **expert_config(_alike(meta)),
+        **_gemma4_layers(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+        "has_expert_scales": "blk.0.ffn_down_exps.scale" in meta.tensors,
+        "has_fused_experts": "blk.0.ffn_gate_up_exps.weight" in meta.tensors,
+    }
+
+
+def _alike(meta: GgufMetadata) -> GgufMetadata:
+    """With one number of what layers of Gemma 4 have of their own."""
+    return meta.with_first_of("attention.head_count_kv", "feed_forward_length")
+
+
+def _gemma4_layers(meta: GgufMetadata) -> ConfigValues:
+    """What differs from layer to layer, and what no other family has."""
     if "rope_freqs.weight" not in meta.tensors:
         raise meta.fail("The tensor 'rope_freqs.weight' is missing.")
-    alike = meta.with_first_of("attention.head_count_kv", "feed_forward_length")
-    has_experts = (
-        meta.has("expert_count") and meta.integer("expert_count", within=(0, MAX_EXPERTS)) > 0
-    )
-    values = (
-        {**expert_config(alike), **_gemma4_experts(meta)} if has_experts else plain_config(alike)
-    )
-    num_layers = whole_number(values, "num_hidden_layers")
+    num_layers = meta.integer("block_count", within=(1, MAX_LAYERS))
     kinds = layer_types(meta, num_layers, period=6)
     heads = meta.integers("attention.head_count_kv", num_layers, within=(1, MAX_HEADS))
     sliding_heads, full_heads = (_one_of_kind(meta, heads, kinds, kind) for kind in _KINDS)
@@ -210,13 +225,12 @@ def gemma4_config(meta: GgufMetadata) -> ConfigValues:
                 "cannot run."
             )
     return {
-        **values,
         "intermediate_size": widths[0],
         "num_key_value_heads": sliding_heads,
         "num_global_key_value_heads": full_heads,
         "attention_k_eq_v": value_is_key,
         "head_dim": sliding_dim,
-        "global_head_dim": values["head_dim"],
+        "global_head_dim": meta.integer("attention.key_length", within=(1, MAX_HEAD_SIZE)),
         "rope_parameters": {
             "full_attention": whole,
             "sliding_attention": {"rope_type": "default", "rope_theta": local_base},
@@ -229,18 +243,8 @@ def gemma4_config(meta: GgufMetadata) -> ConfigValues:
         "hidden_size_per_layer_input": meta.integer(
             "embedding_length_per_layer_input", 0, within=(0, MAX_INT)
         ),
-        "vocab_size_per_layer_input": values["vocab_size"],
+        "vocab_size_per_layer_input": meta.tensors["token_embd.weight"].shape[0],
         "has_layer_scales": "blk.0.layer_output_scale.weight" in meta.tensors,
-    }
-
-
-def _gemma4_experts(meta: GgufMetadata) -> ConfigValues:
-    """An MLP of all tokens beside the experts."""
-    return {
-        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
-        "norm_topk_prob": True,
-        "has_expert_scales": "blk.0.ffn_down_exps.scale" in meta.tensors,
-        "has_fused_experts": "blk.0.ffn_gate_up_exps.weight" in meta.tensors,
     }
 
 

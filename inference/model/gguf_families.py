@@ -189,7 +189,9 @@ FAMILIES: dict[str, Family] = {
     ),
 }  # fmt: skip
 
-GEMMA4_EXPERTS = replace(FAMILIES["gemma4"], spec_family="gemma4_moe")
+GEMMA4_EXPERTS = replace(
+    FAMILIES["gemma4"], build_config=ours.gemma4_moe_config, spec_family="gemma4_moe"
+)
 MIXTRAL = Family(
     "mixtral", "MixtralConfig", "MixtralForCausalLM", ours.mixtral_config, _EXPERTS, spec_family="mixtral",
     interleaves_rotary=True,

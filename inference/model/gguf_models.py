@@ -48,7 +48,7 @@ _LAYER_NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 # Layers that attend to keys and values of others have these in some files, for nothing.
-_OF_KEYS = re.compile(r"blk\.(\d+)\.attn_(?:k|v|k_norm)\.weight")
+_OF_KEYS = re.compile(r"blk\.(\d{1,6})\.attn_(?:k|v|k_norm)\.weight")
 GATES_OF_EXPERTS = "ffn_gate_exps"
 UPS_OF_EXPERTS = "ffn_up_exps"
 FUSED_EXPERTS = "ffn_gate_up_exps"  # of each expert its gate's rows, then those of up

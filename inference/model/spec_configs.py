@@ -15,7 +15,8 @@ from inference.model.spec import (
     QueryGrowth,
     UnsupportedSpecError,
 )
-from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE, Family
+from inference.model.spec_families import ACTIVATIONS, FAMILIES, FAMILY_OF_MODEL_TYPE
+from inference.model.spec_family import Family
 from inference.model.spec_layers import Heads, heads_by_kind, layer_specs
 from inference.model.spec_ropes import spec_ropes, stable_context
 from inference.model.spec_values import SpecValues

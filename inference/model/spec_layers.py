@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from inference.model.size_limits import MAX_HEAD_SIZE
 from inference.model.spec import LayerSpec, UnsupportedSpecError
-from inference.model.spec_families import Family
+from inference.model.spec_family import Family
 from inference.model.spec_values import SpecValues
 
 

@@ -4,7 +4,8 @@ Models are stored in the words of many releases of transformers; the arithmetic 
 """
 
 from inference.model.spec import RopeSpec, UnsupportedSpecError
-from inference.model.spec_families import FAMILIES, OLMO3_ROPE_BASE, Family
+from inference.model.spec_families import FAMILIES, OLMO3_ROPE_BASE
+from inference.model.spec_family import Family
 from inference.model.spec_rope import make_rope, stable_context_tokens
 from inference.model.spec_values import SpecValues
 

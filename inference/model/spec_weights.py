@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from inference.model.gguf_models import FUSED_EXPERTS, GATES_OF_EXPERTS, UPS_OF_EXPERTS, GgufPlan
 from inference.model.spec import EXPERT_MATRICES, ModelSpec, Role, WeightKey
-from inference.model.spec_families import FAMILIES, Fused
+from inference.model.spec_families import FAMILIES
+from inference.model.spec_family import Fused
 
 _MODEL_NAMES: dict[Role, str] = {
     "embedding": "model.embed_tokens",
