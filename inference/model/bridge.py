@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, get_layer_types_and_kwargs
 
 from inference.attention.base import AttentionBackend, LayerCall
@@ -32,6 +32,7 @@ from inference.model.base import PathName
 from inference.model.runner import ModelRunner
 
 ATTENTION_NAME = "quire"
+_SHARING = "dummy"  # transformers' word for a layer that has no keys of its own
 _KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 # These rotary variants change every angle once a sequence is longer than the original context,
 # so keys stored before would be wrong after: the context ends there.
@@ -124,7 +125,11 @@ class TransformersBridge:
         return logits.float()
 
     def _check_config(self) -> None:
-        layer_types, _ = get_layer_types_and_kwargs(self._module.config)
+        layer_types, _ = get_layer_types_and_kwargs(_text_config(self._module))
+        if _SHARING in layer_types:
+            raise UnsupportedModelError(
+                self._path, "Some of its layers attend to keys and values of others."
+            )
         unknown = sorted(set(layer_types) - _KNOWN_LAYER_TYPES)
         if unknown:
             raise UnsupportedModelError(
@@ -143,7 +148,7 @@ class TransformersBridge:
             raise UnsupportedModelError(
                 self._path, "Its code cannot run with another cache and attention."
             ) from error
-        layer_types, layer_kwargs = get_layer_types_and_kwargs(self._module.config)
+        layer_types, layer_kwargs = get_layer_types_and_kwargs(_text_config(self._module))
         probe.check(self._path, windows=[kwargs.get("sliding_window") for kwargs in layer_kwargs])
         assert len(layer_types) == len(probe.geometry), "the check compares both"
         return probe, logits.shape[-1]
@@ -309,9 +314,15 @@ def _attend(
     return out.contiguous(), None  # some models take it apart by `view`
 
 
+def _text_config(module: PreTrainedModel) -> PretrainedConfig:
+    """The configuration of the language model, of which a model with images is a part."""
+    config: PretrainedConfig = module.config.get_text_config()
+    return config
+
+
 def _stable_context_tokens(module: PreTrainedModel) -> int | None:
     """How long a sequence may get before its rotary angles change; None if they never do."""
-    config = module.config
+    config = _text_config(module)
     parameters = getattr(config, "rope_parameters", None) or {}
     variants = [parameters] if "rope_type" in parameters else list(parameters.values())
     limits = [

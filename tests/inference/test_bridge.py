@@ -10,6 +10,8 @@ from transformers import (
     AttentionInterface,
     AutoConfig,
     AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     GPTNeoXConfig,
     GptOssConfig,
     LlamaConfig,
@@ -26,6 +28,7 @@ from inference.kv_cache.schemes import LayerGeometry
 from inference.model.bridge import ATTENTION_NAME, TransformersBridge
 from inference.model.step import Chunk
 from inference.model.verification import TESTED_ARCHITECTURES, verify
+from tests.inference.tiny_decoders import make_variant
 from tests.inference.tiny_models import (
     VOCAB_SIZE,
     eager_logits,
@@ -141,6 +144,11 @@ def test_recurrent_layers_are_refused() -> None:
     module = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(UnsupportedModelError):
         TransformersBridge(module, Path("mamba"))
+
+
+def test_layers_without_keys_of_their_own_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="keys and values of others"):
+        TransformersBridge(make_variant("gemma4"), Path("model"))
 
 
 def test_attention_to_later_tokens_is_refused() -> None:
@@ -279,6 +287,23 @@ def test_untested_architecture_with_weights_that_are_not_numbers_may_be_damaged(
     with pytest.raises(ModelFileError, match="not numbers") as raised:
         verify("brand_new", bridge, make_runner(module), Path("bad"))
     assert "may be damaged" in raised.value.hint
+
+
+def make_module_with_images() -> PreTrainedModel:
+    """As Gemma 3 is published: a language model beside one that sees."""
+    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+    torch.manual_seed(3)
+    config = Gemma3Config(text_config=make_config("gemma3").to_dict(), vision_config=sight)
+    return Gemma3ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 40])
+def test_language_model_beside_one_for_images_answers_text(chunk_tokens: int) -> None:
+    module = make_module_with_images()
+    expected = eager_logits(module, PROMPT)
+    logits = run_chunked(make_runner(module), PROMPT, TABLE, chunk_tokens=chunk_tokens)
+    torch.testing.assert_close(logits, last_rows(expected, chunk_tokens), atol=1e-4, rtol=0)
 
 
 def test_another_model_in_the_process_keeps_its_own_attention() -> None:
