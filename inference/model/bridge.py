@@ -128,7 +128,9 @@ class TransformersBridge:
         layer_types, _ = get_layer_types_and_kwargs(_text_config(self._module))
         if _SHARING in layer_types:
             raise UnsupportedModelError(
-                self._path, "Some of its layers attend to keys and values of others."
+                self._path,
+                "Some of its layers attend to keys and values of others.",
+                hint="Choose a GGUF file of this model.",
             )
         unknown = sorted(set(layer_types) - _KNOWN_LAYER_TYPES)
         if unknown:
