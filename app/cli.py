@@ -34,6 +34,9 @@ from inference.errors import (
 )
 
 PROGRAM = "python3 run.py"
+MAX_QUESTION_BYTES = (
+    10_000_000  # beyond what models hold, and counting its tokens would take very long
+)
 """How the program is started; there is no command of its name."""
 
 EXIT_OK = 0
@@ -253,15 +256,25 @@ def sampling_from(options: argparse.Namespace, base: SamplingParams) -> Sampling
         return dataclasses.replace(base, **given)
 
 
+def _read_input() -> bytes:
+    data = sys.stdin.buffer.read(MAX_QUESTION_BYTES + 1)
+    if len(data) > MAX_QUESTION_BYTES:
+        raise BadInputError(
+            f"the question on standard input has more than {MAX_QUESTION_BYTES // 10**6} MB, which no"
+            " model can read at once. Ask about a part of it."
+        )
+    return data
+
+
 def read_question(question: str) -> str:
     """The question, from standard input for "-".
 
     Raises:
-        BadInputError: It is empty or not text.
+        BadInputError: It is empty, too long or not text.
     """
     try:
         if question == "-":
-            question = sys.stdin.buffer.read().decode("utf-8-sig")
+            question = _read_input().decode("utf-8-sig")
     except UnicodeError as error:
         raise BadInputError(
             "the question on standard input is not UTF-8 text. Save it as UTF-8 and ask again."

@@ -125,12 +125,14 @@ class TransformersBridge:
         return logits.float()
 
     def _check_config(self) -> None:
-        layer_types, _ = get_layer_types_and_kwargs(_text_config(self._module))
+        config = _text_config(self._module)
+        layer_types, _ = get_layer_types_and_kwargs(config)
         if _SHARING in layer_types:
+            is_known = config.model_type.startswith("gemma4")  # to our own decoder, as GGUF
             raise UnsupportedModelError(
                 self._path,
                 "Some of its layers attend to keys and values of others.",
-                hint="Choose a GGUF file of this model.",
+                hint="Choose a GGUF file of this model." if is_known else "Choose another model.",
             )
         unknown = sorted(set(layer_types) - _KNOWN_LAYER_TYPES)
         if unknown:

@@ -30,14 +30,14 @@ class Budget:
     """What one rendering may still use."""
 
     def __init__(
-        self, max_seconds: float, max_chars: int, clock: Callable[[], float] = time.monotonic
+        self, max_seconds: float, max_chars: int, clock: Callable[[], float] = time.thread_time
     ) -> None:
         """Start the clock.
 
         Args:
             max_seconds: From now on.
             max_chars: Characters that all operations may make together, results in between too.
-            clock: Seconds, never going back.
+            clock: Seconds, never going back: of this thread's work, as a busy machine is no fault of a template.
         """
         self._clock = clock
         self._max_seconds = max_seconds

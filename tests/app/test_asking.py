@@ -678,6 +678,19 @@ def test_question_that_is_no_text_is_refused(
         read_question("\udcff" if data is None else "-")
 
 
+def test_question_beyond_all_models_is_refused_before_it_is_read_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.cli.MAX_QUESTION_BYTES", 3_000_000)
+    data = io.BytesIO(b"a" * 3_000_000)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
+    assert len(read_question("-")) == 3_000_000
+    data = io.BytesIO(b"a" * 30_000_000)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
+    with pytest.raises(BadInputError, match="more than 3 MB"):
+        read_question("-")
+
+
 def test_bug_is_written_to_the_log_of_the_profile(asker: Asker) -> None:
     def break_down(path: str, config: EngineConfig) -> FakeEngine:
         raise ZeroDivisionError

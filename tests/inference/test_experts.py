@@ -174,6 +174,17 @@ def test_kernels_compute_an_mlp_beside_experts_as_torch_does(isa: str) -> None:
         assert (run_first(spec, other) - run_first(spec, weights)).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("field", ["expert_norm", "shared_router"])
+def test_a_router_with_a_norm_of_its_own_leaves_what_others_read(field: str) -> None:
+    spec = make_parallel_spec()
+    model = NativeModel(spec, make_weights(spec))
+    layers = ctypes.cast(model.structure.layers, ctypes.POINTER(Layer))
+    other = None if field == "expert_norm" else layers[1].router_norm
+    setattr(layers[1], field, other)
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
 @pytest.mark.parametrize("role", PARALLEL_ROLES)
 def test_what_is_no_number_beside_an_mlp_is_not_passed_over(role: Role) -> None:
     weights = make_weights(spec := make_parallel_spec())
@@ -326,6 +337,7 @@ def test_a_router_without_numbers_is_not_passed_over(experts: ExpertSpec, rows: 
         {"num_experts_used": 41},
         {"shared_size": 32},
         {"shared_size": -1},
+        {"mlp_size": 48},  # another than the experts have
         {"num_experts": 0},  # then nothing may be used
         {"num_experts": 0, "num_experts_used": 0},  # and the matrices are too large
     ],
@@ -380,7 +392,7 @@ def test_experts_that_are_no_whole_panels_are_computed_by_torch(
 
 @needs_kernels
 @pytest.mark.parametrize(
-    "quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16"]
+    "quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "F16", "BF16"]
 )
 @pytest.mark.parametrize("family", ["mixtral", "qwen2moe", "qwen3moe", "gpt-oss", "gemma4-experts"])
 def test_kernels_give_logits_of_quantised_experts(

@@ -254,6 +254,13 @@ def test_layers_that_cannot_be_are_refused(layer: int, field: str, value: object
         run_step(model, kv, [chunk])
 
 
+def test_layers_wider_than_the_model_are_refused() -> None:
+    model = native_of(make_variant("gemma4"))
+    model.structure.mlp_size -= 16  # for which there is room
+    with pytest.raises(KernelError):
+        run_step(model, model.new_kv("fp16"), [Chunk([5], 0, [1], needs_logits=True)])
+
+
 def test_layers_that_store_come_first() -> None:
     spec = spec_of(make_variant("gemma4"))
     layers = list(spec.layers)

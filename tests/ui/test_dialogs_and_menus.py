@@ -230,6 +230,18 @@ def test_toast_says_when_what_it_offers_is_gone(open_window: Opener, end: str) -
     assert told == ["run" if end == "used" else "gone"]
 
 
+def test_toast_of_a_window_that_is_hidden_for_a_while_is_not_gone(open_window: Opener) -> None:
+    window = open_window()
+    toast, told = window.chat.toast, []
+    toast.show_text("Done", action="Undo", gone=lambda: told.append("gone"))
+    window.window.hide()
+    window.window.show()
+    assert toast.isVisible()
+    assert told == []
+    toast.hide()
+    assert told == ["gone"]
+
+
 def test_about_shows_version_places_and_each_licence(open_window: Opener) -> None:
     window = open_window()
     window.controller.open_about()

@@ -199,7 +199,7 @@ class Toast(FocusGuest):
     def hideEvent(self, event: QHideEvent) -> None:
         """Qt override."""
         super().hideEvent(event)
-        if not event.spontaneous():  # that is the window's, which comes back with all in it
+        if self.isHidden():  # else its window went, which comes back with all in it
             self._let_go()
 
     def _let_go(self) -> None:

@@ -16,6 +16,8 @@ bool is_mlp(const qk_layer &layer, const qk_model &model) {
   if (size < 1 || size > model.mlp_size || (model.num_experts && size != model.mlp_size)) return false;
   const int64_t experts = model.num_experts ? model.num_experts : 1;
   if (model.num_experts && !is_matrix(layer.router, experts, hidden)) return false;
+  // With a norm of its own a router writes over the inputs that these would read.
+  if (layer.router_norm && (layer.shared_router || !layer.expert_norm)) return false;
   if (const int64_t shared = model.shared_size) {
     if (!is_matrix(layer.shared_gate, shared, hidden)) return false;
     if (!is_matrix(layer.shared_up, shared, hidden) || !is_matrix(layer.shared_down, hidden, shared)) return false;
