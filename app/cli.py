@@ -34,10 +34,10 @@ from inference.errors import (
 )
 
 PROGRAM = "python3 run.py"
-MAX_QUESTION_BYTES = (
-    10_000_000  # beyond what models hold, and counting its tokens would take very long
-)
 """How the program is started; there is no command of its name."""
+
+MAX_QUESTION_BYTES = 10_000_000
+"""On standard input. Models hold less, and to count the tokens of more would take very long."""
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -682,13 +682,13 @@ def test_question_beyond_all_models_is_refused_before_it_is_read_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.cli.MAX_QUESTION_BYTES", 3_000_000)
-    data = io.BytesIO(b"a" * 3_000_000)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a" * 3_000_000)))
     assert len(read_question("-")) == 3_000_000
-    data = io.BytesIO(b"a" * 30_000_000)
+    data = io.BytesIO(b"a" * 9_000_000)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
     with pytest.raises(BadInputError, match="more than 3 MB"):
         read_question("-")
+    assert data.tell() < 4_000_000
 
 
 def test_bug_is_written_to_the_log_of_the_profile(asker: Asker) -> None:

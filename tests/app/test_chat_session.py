@@ -506,21 +506,6 @@ def test_delete_of_the_shown_chat_ends_its_reply_and_undo_brings_it_back(ready: 
     assert ready.take() == []
 
 
-def test_chat_that_cannot_be_deleted_leaves_the_undo_of_the_one_before(ready: Bench) -> None:
-    ready.turn("a", "b")
-    first = ready.chat.id
-    ready.session.new_chat()
-    ready.turn("c", "d")
-    second = ready.chat.id
-    ready.session.delete_chat(first)
-    ready.store._connection.execute("PRAGMA query_only = ON")
-    assert not ready.session.delete_chat(second)
-    ready.store._connection.execute("PRAGMA query_only = OFF")
-    assert not any(isinstance(command, ForgetChat) for command in ready.posted)
-    ready.session.undo_delete()
-    assert {chat.id for chat in ready.session.conversations()} == {first, second}
-
-
 def test_delete_of_another_chat_leaves_the_shown_one(ready: Bench) -> None:
     ready.turn("a", "b")
     first = ready.chat.id

@@ -38,6 +38,19 @@ def schemes(bench: Bench) -> dict[str, str]:
     return dict(bench.settings.value.kv_schemes)
 
 
+def two_chats(bench: Bench) -> tuple[ConversationId, ConversationId]:
+    """Both with a turn; the second one is shown."""
+    bench.turn("a", "b")
+    first = bench.chat.id
+    bench.session.new_chat()
+    bench.turn("c", "d")
+    return first, bench.chat.id
+
+
+def forgotten(bench: Bench) -> list[ForgetChat]:
+    return [command for command in bench.posted if isinstance(command, ForgetChat)]
+
+
 # ---------------------------------------------------------------- forgetting
 
 
@@ -58,19 +71,25 @@ def test_deletion_is_forgotten_after_the_reply_was_stopped(ready: Bench) -> None
 
 @pytest.mark.parametrize("end", ["another is deleted", "closed"])
 def test_deletion_that_nobody_can_undo_any_more_is_forgotten(ready: Bench, end: str) -> None:
-    ready.turn("a", "b")
-    first = ready.chat.id
-    ready.session.new_chat()
-    ready.turn("c", "d")
-    second = ready.chat.id
+    first, second = two_chats(ready)
     ready.session.delete_chat(first)
-    assert not any(isinstance(command, ForgetChat) for command in ready.posted)
+    assert forgotten(ready) == []
     if end == "closed":
         ready.session.close()
     else:
         ready.session.delete_chat(second)
-    forgotten = [command for command in ready.posted if isinstance(command, ForgetChat)]
-    assert forgotten == [ForgetChat(first, is_deleted=True)]
+    assert forgotten(ready) == [ForgetChat(first, is_deleted=True)]
+
+
+def test_chat_that_cannot_be_deleted_leaves_the_undo_of_the_one_before(ready: Bench) -> None:
+    first, second = two_chats(ready)
+    ready.session.delete_chat(first)
+    ready.store._connection.execute("PRAGMA query_only = ON")
+    assert not ready.session.delete_chat(second)
+    ready.store._connection.execute("PRAGMA query_only = OFF")
+    assert forgotten(ready) == []
+    ready.session.undo_delete()
+    assert {chat.id for chat in ready.session.conversations()} == {first, second}
 
 
 def test_deletion_that_was_not_stored_forgets_nothing(ready: Bench) -> None:

@@ -147,8 +147,12 @@ def test_recurrent_layers_are_refused() -> None:
 
 
 def test_layers_without_keys_of_their_own_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="keys and values of others"):
-        TransformersBridge(make_variant("gemma4"), Path("model"))
+    module = make_variant("gemma4")
+    for model_type, hint in [("gemma4_text", "GGUF file of this"), ("gemma3n_text", "another")]:
+        module.config.model_type = model_type
+        with pytest.raises(UnsupportedModelError, match="keys and values of others") as raised:
+            TransformersBridge(module, Path("model"))
+        assert hint in raised.value.hint
 
 
 def test_attention_to_later_tokens_is_refused() -> None:

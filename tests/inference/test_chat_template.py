@@ -7,6 +7,7 @@ from inference.errors import ChatTemplateError
 from inference.request import ChatMessage
 from inference.text.chat_template import ChatTemplate
 from inference.text.message_shape import MessageShape
+from inference.text.template_bounds import Budget, TemplateBoundsError
 from tests.inference import family_templates as families
 
 
@@ -154,6 +155,17 @@ ENDLESS = [
     "{% for a in range(90000) %}{% if 'x' in range(90000) | list %}{% endif %}{% endfor %}",
     "{% for a in range(90000) %}{{ range(90000) | map('string') | join | length }}{% endfor %}",
 ]
+
+
+def test_time_in_which_others_had_the_machine_does_not_count() -> None:
+    budget = Budget(0.05, 1000)
+    time.sleep(0.1)
+    budget.tick()
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        pass
+    with pytest.raises(TemplateBoundsError):
+        budget.tick()
 
 
 @pytest.mark.parametrize("source", ENDLESS)

@@ -230,15 +230,16 @@ def test_toast_says_when_what_it_offers_is_gone(open_window: Opener, end: str) -
     assert told == ["run" if end == "used" else "gone"]
 
 
-def test_toast_of_a_window_that_is_hidden_for_a_while_is_not_gone(open_window: Opener) -> None:
+def test_toast_is_not_gone_with_its_window_until_its_time_is_over(open_window: Opener) -> None:
     window = open_window()
     toast, told = window.chat.toast, []
     toast.show_text("Done", action="Undo", gone=lambda: told.append("gone"))
     window.window.hide()
     window.window.show()
     assert toast.isVisible()
+    window.window.hide()
     assert told == []
-    toast.hide()
+    toast._time_over()
     assert told == ["gone"]
 
 

@@ -12,7 +12,7 @@ from PySide6.QtCore import (
     QTimer,
     Signal,
 )
-from PySide6.QtGui import QEnterEvent, QHideEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from ui.controls.buttons import Button, IconButton
@@ -196,10 +196,10 @@ class Toast(FocusGuest):
         else:
             self.hide()
 
-    def hideEvent(self, event: QHideEvent) -> None:
-        """Qt override."""
-        super().hideEvent(event)
-        if self.isHidden():  # else its window went, which comes back with all in it
+    def setVisible(self, visible: bool) -> None:
+        """Qt override; not called when its window goes, which comes back with all in it."""
+        super().setVisible(visible)
+        if not visible:
             self._let_go()
 
     def _let_go(self) -> None:
