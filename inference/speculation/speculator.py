@@ -77,8 +77,8 @@ class Speculator:
         ] = {}  # whose guesses of this step it made: their source
         self._sureness: dict[RequestId, Sureness] = {}
         self._asked_ms = 0.0
-        self._num_new: list[int] = []  # tokens that this step brought, by sequence
-        self._draft_speed = DraftSpeed()
+        self._num_new: dict[RequestId, int] = {}  # tokens that this step brought
+        self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
         self._allowances = Allowances()
         self._charges: dict[
             RequestId, float
@@ -105,7 +105,7 @@ class Speculator:
     def use(self, draft: Draft | None) -> Draft | None:
         """Take another draft model; the one before, which nobody uses any more."""
         before, self.draft = self.draft, draft
-        self._draft_speed = DraftSpeed()
+        self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
         self._reading.reset()
         return before
 
@@ -172,10 +172,9 @@ class Speculator:
         history = self._histories.get(sequence.request_id)
         if history is not None:
             history.compare(emitted, self._controller.observe)
-        self._num_new.append(len(emitted))
+        self._num_new[sequence.request_id] = len(emitted)
         if self.draft is not None and self.is_on:
-            average = self._sureness.setdefault(sequence.request_id, Sureness())
-            average.note(sureness(), len(emitted))
+            self._sureness_of(sequence).note(sureness(), len(emitted))
         if not draft:
             return
         if sequence.request_id in self._charges:
@@ -191,10 +190,9 @@ class Speculator:
     def timed(self, num_rows: int, ms: float) -> None:
         """Tell how long a step took that only decoded, with so many rows, guesses included."""
         self._costs.record(num_rows, ms)
-        if self._by_model and self._num_new:
-            num_tokens = sum(self._num_new) / len(self._num_new)
-            plain_ms = self.plain_ms(len(self._num_new))
-            self._draft_speed.record(num_tokens, ms + self._asked_ms, plain_ms)
+        plain_ms = self.plain_ms(len(self._num_new))
+        for source, num_tokens in self._new_by_source().items():
+            self._draft_speeds[source].record(num_tokens, ms + self._asked_ms, plain_ms)
 
     # ------------------------------------------------------------------ numbers
 
@@ -240,25 +238,24 @@ class Speculator:
         text_times, model_times = self._times(by_text), self._times(by_model)
         if model_times < MIN_GAIN:
             return by_text if text_times >= MIN_GAIN else by_model
-        if self._draft_speed.times >= text_times:
+        speed = self._draft_speeds[by_model.source]
+        if speed.times(model_times) >= text_times:
             return by_model
-        self._draft_speed.pass_by()
+        speed.pass_by()
         return by_text
 
     def _offer_of_model(self, sequence: Sequence, room: int, num_sequences: int) -> Offer | None:
         if self.draft is None or self._guess == "ngram" or room < 1:
             return None
-        plain_ms = self._costs.plain_ms
         usual = Offer(self._source_of(sequence), room, ms_per_token=self._draft_token_ms())
         offer = self._within_allowance(sequence, usual, num_sequences)
         if offer is None:
             return None  # and nothing is read: it would be out of date when it may guess
-        times = self._times(offer)
         read_ms = self._reading.left_ms(
             self.draft,
             sequence,
-            plain_ms=plain_ms,
-            gain=max(times, self._draft_speed.times) - 1.0 if times >= MIN_GAIN else 0.0,
+            plain_ms=self._costs.plain_ms,
+            gain=self._gain(sequence, usual) if self._times(offer) >= MIN_GAIN else 0.0,
             num_sequences=num_sequences,
             is_ordered=self._is_ordered,
         )
@@ -267,6 +264,14 @@ class Speculator:
         if not read_ms:
             return None if read_ms is None else offer
         return self._within_allowance(sequence, replace(usual, begin_ms=read_ms), num_sequences)
+
+    def _gain(self, sequence: Sequence, usual: Offer) -> float:
+        """The share of its steps that the draft model should save a reply that goes on as it was so far."""
+        gain = 0.0
+        for source, share in self._sureness_of(sequence).shares.items():
+            expected = self._times(replace(usual, source=source))
+            gain += share * max(0.0, self._draft_speeds[source].times(expected) - 1.0)
+        return gain
 
     def _within_allowance(
         self, sequence: Sequence, offer: Offer | None, num_sequences: int
@@ -283,7 +288,7 @@ class Speculator:
             made_ms = offer.begin_ms + count * offer.ms_per_token
             return made_ms + self.guesses_ms(num_sequences, count)
 
-        in_advance = not offer.is_free and self._draft_speed.is_proven
+        in_advance = not offer.is_free and self._draft_speeds[offer.source].is_proven
         num_steps = self._allowances.steps(sequence, in_advance=in_advance) / num_sequences
         limit_ms = num_steps * self.plain_ms(num_sequences)
         num_tokens = most_that_cost(limit_ms, offer.num_tokens, cost_ms)
@@ -314,7 +319,18 @@ class Speculator:
         return known or self._costs.plain_ms * USUAL_SHARE
 
     def _source_of(self, sequence: Sequence) -> str:
-        return self._sureness.setdefault(sequence.request_id, Sureness()).source
+        return self._sureness_of(sequence).source
+
+    def _sureness_of(self, sequence: Sequence) -> Sureness:
+        return self._sureness.setdefault(sequence.request_id, Sureness())
+
+    def _new_by_source(self) -> dict[str, float]:
+        """How many tokens this step brought replies that the draft model guessed for, on average by source."""
+        found: dict[str, list[int]] = {}
+        for request_id, source in self._by_model.items():
+            if request_id in self._num_new:
+                found.setdefault(source, []).append(self._num_new[request_id])
+        return {source: sum(counts) / len(counts) for source, counts in found.items()}
 
     def _times(self, offer: Offer) -> float:
         """How many times as fast as without guessing an offer should be."""

@@ -223,7 +223,7 @@ def test_text_is_not_guessed_in_advance_because_a_draft_model_pays():
     speculator = Speculator(step_costs())
     speculator.use(draft)  # type: ignore[arg-type]  # what is beside guessing is not needed
     for _ in range(20):
-        speculator._draft_speed.record(4, 20.0, PLAIN_MS)
+        speculator._draft_speeds["draft"].record(4, 20.0, PLAIN_MS)
     note_replies(speculator, *[40] * 8)
     sequence = TokenSequence(RequestId(1), "chat", list(PROMPT))
     speculator.plan([(sequence, 99)])

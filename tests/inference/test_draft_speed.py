@@ -2,29 +2,29 @@
 
 import pytest
 
-from inference.speculation.draft_speed import USUAL_SPEED, DraftSpeed
+from inference.speculation.draft_speed import DraftSpeed
 
 
-def test_speed_begins_with_what_is_usual_and_moves_to_what_is_seen():
+def test_speed_begins_with_what_is_expected_and_moves_to_what_is_seen():
     speed = DraftSpeed()
-    assert speed.times == USUAL_SPEED == 1.25
+    assert speed.times(1.25) == 1.25
     speed.record(4, 80.0, 40.0)  # four tokens in the time of two
-    assert speed.times == pytest.approx((8 * 1.25 + 2.0) / 9)
+    assert speed.times(1.25) == pytest.approx((8 * 1.25 + 2.0) / 9)
     for _ in range(100):
         speed.record(1, 80.0, 40.0)
-    assert speed.times == pytest.approx(0.5, abs=1e-3)
+    assert speed.times(1.25) == pytest.approx(0.5, abs=1e-3)
 
 
-def test_speed_that_is_not_seen_any_more_goes_back_to_what_is_usual():
+def test_speed_that_is_not_seen_any_more_goes_back_to_what_is_expected():
     speed = DraftSpeed()
     for _ in range(100):
         speed.record(1, 80.0, 40.0)
     for _ in range(231):  # half of the way
         speed.pass_by()
-    assert speed.times == pytest.approx(0.875, abs=0.01)
+    assert speed.times(1.25) == pytest.approx(0.875, abs=0.01)
 
 
-def test_speed_is_proven_by_steps_that_were_seen_and_not_by_what_is_usual():
+def test_speed_is_proven_by_steps_that_were_seen_and_not_by_what_is_expected():
     speed = DraftSpeed()
     for _ in range(16):
         assert not speed.is_proven
@@ -42,4 +42,4 @@ def test_speed_is_proven_by_steps_that_were_seen_and_not_by_what_is_usual():
 def test_step_without_a_time_says_nothing():
     speed = DraftSpeed()
     speed.record(3, 0.0, 40.0)
-    assert speed.times == USUAL_SPEED
+    assert speed.times(1.25) == 1.25

@@ -191,11 +191,47 @@ def test_draft_model_reads_a_short_chat_as_soon_as_it_may_guess_where_replies_ar
     assert tokens_until_it_reads(speculator, draft, most=45) is None
     # One that is known to pay may guess on what comes.
     for _ in range(20):
-        speculator._draft_speed.record(4, 20.0, 10.0)
+        speculator._draft_speeds["draft"].record(4, 20.0, 10.0)
     draft = FakeDraft(lag=100)
     speculator.draft = draft  # type: ignore[assignment]  # what is beside guessing is not needed
     note_replies(speculator, *[300] * 8)
     assert tokens_until_it_reads(speculator, draft, most=60) == 30
+
+
+@pytest.mark.parametrize(("num_unsure", "reads"), [(0, True), (200, False)])
+def test_draft_model_reads_where_the_whole_reply_was_of_a_kind_that_it_makes_faster(
+    num_unsure, reads
+):
+    draft = FakeDraft(lag=100)
+    speculator = with_draft(draft)
+    for _ in range(50):
+        speculator._draft_speeds["draft unsure"].record(1, 10.0, 10.0)  # brings nothing
+        speculator._draft_speeds["draft sure"].record(2, 10.0, 10.0)
+    note_replies(speculator, 400)
+    sequence = sequence_of(range(50, 60))
+    sequence.token_ids += [5] * 212
+    sureness = speculator._sureness_of(sequence)
+    for probability in [0.3] * num_unsure + [1.0] * 12:
+        sureness.note(probability, 1)
+    assert sureness.source == "draft sure"  # now, in any case
+    speculator.plan([(sequence, 100)])
+    assert bool(draft.proposed()) is reads
+
+
+def test_speed_of_guesses_is_counted_by_how_sure_the_target_was():
+    speculator = with_draft(FakeDraft())
+    for request_id, probability in ((1, 0.1), (2, 0.99)):
+        sequence = sequence_of(range(50, 51), request_id)
+        sequence.token_ids += range(60, 160)
+        speculator._sureness_of(sequence).note(probability, 50)
+        speculator.plan([(sequence, 100)])
+        draft = sequence.draft
+        assert draft
+        emitted = [*draft, 7] if request_id == 2 else [7]
+        speculator.verified(sequence, draft, emitted, lambda: 0.7)
+        speculator.timed(1 + len(draft), 10.0)
+    speeds = {source: speed.times(1.0) for source, speed in speculator._draft_speeds.items()}
+    assert speeds["draft unsure"] < speeds["draft"] == 1.0 < speeds["draft sure"]
 
 
 def test_what_was_ordered_to_be_guessed_is_no_debt_when_it_may_be_chosen_again():
@@ -264,7 +300,7 @@ def test_text_and_draft_model_the_one_that_should_be_faster_guesses():
     assert chosen(speculator, draft) == "draft model"
     # What the draft model was seen to bring counts, not what it should.
     for _ in range(60):
-        speculator._draft_speed.record(1, 20.0, 10.0)
+        speculator._draft_speeds["draft"].record(1, 20.0, 10.0)
     seen(speculator, "ngram 9+", is_right=True)
     assert chosen(speculator, draft) == "text"
 
@@ -292,13 +328,13 @@ def test_nothing_of_a_step_is_left_when_guessing_goes_off():
     speculator.plan([(sequence, 9)])
     speculator.verified(sequence, sequence.draft, [900, 7], lambda: 0.7)
     speculator.timed(3, 12.0)
-    times = speculator._draft_speed.times
+    times = speculator._draft_speeds["draft"].times(1.25)
     speculator.set_guess("off")
     for _ in range(50):
         speculator.plan([(sequence, 9)])
         speculator.verified(sequence, sequence.draft, [7], lambda: 0.7)
         speculator.timed(1, 10.0)
-    assert speculator._draft_speed.times == times
+    assert speculator._draft_speeds["draft"].times(1.25) == times
     assert len(speculator._num_new) == 1
 
 
@@ -413,10 +449,10 @@ def test_reading_beside_the_first_guess_must_be_borne_and_is_paid():
 def test_another_draft_model_has_not_proven_itself():
     speculator = with_draft(FakeDraft())
     for _ in range(20):
-        speculator._draft_speed.record(4, 20.0, 10.0)
-    assert speculator._draft_speed.is_proven
+        speculator._draft_speeds["draft"].record(4, 20.0, 10.0)
+    assert speculator._draft_speeds["draft"].is_proven
     speculator.use(FakeDraft())  # type: ignore[arg-type]  # what is beside guessing is not needed
-    assert not speculator._draft_speed.is_proven
+    assert not speculator._draft_speeds["draft"].is_proven
 
 
 def test_time_of_making_guesses_is_part_of_how_fast_they_are(monkeypatch):
@@ -433,9 +469,9 @@ def test_time_of_making_guesses_is_part_of_how_fast_they_are(monkeypatch):
     speculator.plan([(sequence, 100)])
     assert sequence.draft
     speculator.verified(sequence, sequence.draft, [*sequence.draft, 1], lambda: 0.7)
-    before = speculator._draft_speed.times
+    before = speculator._draft_speeds["draft"].times(1.25)
     speculator.timed(1 + len(sequence.draft), 10.0)
-    assert speculator._draft_speed.times < before  # 510 ms for a few tokens
+    assert speculator._draft_speeds["draft"].times(1.25) < before  # 510 ms for a few tokens
 
 
 def test_nothing_is_kept_of_a_reply_that_has_ended():

@@ -22,3 +22,14 @@ def test_several_tokens_at_once_count_as_one_after_the_other():
     for _ in range(3):
         other.note(0.9, 1)
     assert abs(one._average - other._average) < 1e-12
+
+
+def test_shares_tell_how_a_reply_was_so_far():
+    sureness = Sureness()
+    assert sureness.shares == {BETWEEN: 1.0}
+    sureness.note(1.0, 4)  # 0.843, as above
+    sureness.note(1.0, 2)
+    sureness.note(0.2, 1)
+    sureness.note(0.2, 1)  # 0.66
+    sureness.note(0.2, 2)
+    assert sureness.shares == {UNSURE: 0.2, BETWEEN: 0.6, SURE: 0.2}
