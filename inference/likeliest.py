@@ -61,6 +61,28 @@ def draw_by_kernels(logits: Floats, filters: Filters, number: float) -> int | No
     return token_id
 
 
+def surest(logits: Floats) -> tuple[int, float]:
+    """The likeliest token, of equals the lowest id, and its probability in the softmax of all.
+
+    Torch would do this with all its threads, which then wait for more work where the next step's should run.
+
+    Args:
+        logits: (V,); not changed.
+
+    Raises:
+        ComputeError: A logit is NaN or infinite.
+    """
+    if logits.flags.c_contiguous and (kernels := load_kernels()):
+        token_id, probability = kernels.surest(logits.ctypes.data, len(logits))
+        if token_id == NOT_FINITE:
+            raise _not_finite()
+        return token_id, probability
+    check_finite(logits)
+    token_id = int(logits.argmax())
+    with np.errstate(over="ignore"):  # the weight of what is that far below is 0
+        return token_id, 1.0 / float(np.exp(logits - logits[token_id]).sum())
+
+
 def likeliest_by_numpy(logits: Floats, count: int) -> Ids:
     """The same of finite logits, without our kernels.
 

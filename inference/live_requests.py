@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-import torch
 from torch import Tensor
 
 from inference.engine_loading import EngineParts
@@ -29,6 +28,7 @@ from inference.reuse_reason import why_reuse_stopped
 from inference.sampling import Sampler
 from inference.sequence import ScheduledChunk, Sequence
 from inference.step_failures import failure_of
+from inference.surest import surest_of
 from inference.text.prompt import Prompt
 
 logger = logging.getLogger(__name__)
@@ -304,5 +304,4 @@ def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
 
 def _sureness(rows: list[Tensor]) -> float:
     """The probability of the likeliest token, on average over rows of logits, (V,) each."""
-    logits = torch.stack(rows)
-    return float((logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp().mean())
+    return sum(probability for _, probability in surest_of(rows)) / len(rows)

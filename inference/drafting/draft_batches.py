@@ -25,6 +25,7 @@ from inference.model.step import Chunk
 from inference.request import RequestId
 from inference.scheduler import DEFAULT_MAX_RUNNING
 from inference.sequence import ScheduledChunk, Sequence
+from inference.surest import surest_of
 
 Wanted = list[tuple[Mirror, int]]
 """Mirrors, and how many tokens each is to guess, at least 1."""
@@ -65,7 +66,7 @@ class DraftBatches:
             least_sure: With a lower probability of all guesses together none is added to them.
 
         Raises:
-            RuntimeError, MemoryError: A step failed; what the mirrors hold is of no use then.
+            ComputeError, RuntimeError, MemoryError: A step failed; what the mirrors hold is of no use then.
         """
         self._follow(wanted)
         if any(mirror.own is not None for mirror, _ in wanted):
@@ -220,11 +221,7 @@ class DraftBatches:
     def _compute(self, chunks: SequenceOf[Chunk]) -> list[Likeliest]:
         """The likeliest token after each chunk that needs logits."""
         logits = self.parts.runner.run(chunks)[:, : self._vocab_size]
-        if not len(logits):
-            return []
-        highest, next_ids = logits.max(dim=-1)
-        probabilities = (highest - logits.logsumexp(dim=-1)).exp()
-        return list(zip(next_ids.tolist(), probabilities.tolist(), strict=True))
+        return surest_of(logits)
 
 
 def _likely_ids(parts: EngineParts) -> LikelyIds | None:

@@ -18,6 +18,7 @@ from inference.drafting.draft_batches import DraftBatches
 from inference.drafting.draft_loading import load_draft_parts
 from inference.drafting.draft_mirror import Mirror
 from inference.engine_loading import EngineParts, ProgressCallback
+from inference.errors import ComputeError
 from inference.metrics import ModelInfo
 from inference.model.loader import LoadedModel, load_model
 from inference.model.memory import release_unused
@@ -229,7 +230,7 @@ class DraftModel:
     def _run(self, wanted: list[tuple[Mirror, int]], least_sure: float) -> None:
         try:
             self._batches.run(wanted, least_sure)
-        except (RuntimeError, MemoryError) as error:
+        except (ComputeError, RuntimeError, MemoryError) as error:
             logger.error("a draft model could not guess", exc_info=error)
             for mirror, _ in wanted:
                 self._batches.lose(mirror, is_sound=False)

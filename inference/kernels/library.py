@@ -15,7 +15,7 @@ import struct
 import sys
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from inference.kernels.structures import (
 
 ENVIRONMENT_VARIABLE = "QUIRE_KERNELS"
 PATH_VARIABLE = "QUIRE_KERNELS_LIBRARY"
-ABI_VERSION = 10
+ABI_VERSION = 11
 ALIGNMENT = 64  # of packed data, in bytes
 MAX_HEAD_DIM = 1024  # kMaxHeadDim of src/step.h
 NOT_FINITE = -4  # what `Kernels.likeliest` and `draw` give for logits that are not numbers
@@ -188,6 +188,25 @@ class Kernels:
             _check(found)
         return found
 
+    def surest(self, logits: int, size: int) -> tuple[int, float]:
+        """Find the highest of `size` logits, of equals the lowest id, and its probability in their softmax.
+
+        Args:
+            logits: float32.
+            size: V, at least 1.
+
+        Returns:
+            The token and its probability; `NOT_FINITE` and 0 if a logit is NaN or infinite.
+
+        Raises:
+            KernelError: A size that cannot be, or no memory.
+        """
+        probability = c_float(0.0)
+        token_id: int = self._library.qk_surest(logits, size, byref(probability))
+        if token_id < 0 and token_id != NOT_FINITE:
+            _check(token_id)
+        return token_id, probability.value
+
     def draw(self, logits: int, size: int, filters: Filters, number: float) -> int:
         """Draw a token of the likeliest; of equals the lower ids rank higher.
 
@@ -335,6 +354,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "qk_unpack_row": (c_int32, [matrix, c_int32, address]),
         "qk_matmul": (c_int32, [address, matrix, address, c_int32, c_int64, address, c_int64]),
         "qk_likeliest": (c_int32, [address, c_int32, c_int32, c_int32, address]),
+        "qk_surest": (c_int32, [address, c_int32, POINTER(c_float)]),
         "qk_draw": (c_int32, [address, c_int32, POINTER(Filters), c_double]),
         "qk_forward": (c_int32, [address, POINTER(Model), POINTER(Kv), POINTER(Step)]),
         "qk_crc32": (c_uint32, [address, c_int64]),

@@ -5,6 +5,8 @@ is lost if it then guesses badly or the reply ends soon. It reads where the repl
 what is left of it will surely save more, and else where the reply can bear the loss: then it is a try.
 """
 
+from collections.abc import Callable
+
 from inference.request import RequestId
 from inference.sequence import Sequence
 from inference.speculation.allowance import Allowances
@@ -55,7 +57,7 @@ class DraftReading:
         sequence: Sequence,
         *,
         plain_ms: float,
-        gain: float,
+        gain: Callable[[], float],
         num_sequences: int,
         is_ordered: bool,
     ) -> float | None:
@@ -65,7 +67,7 @@ class DraftReading:
             draft: The model.
             sequence: That of a running reply.
             plain_ms: What a step of it takes without guesses.
-            gain: The share of such a step that guesses should save per token; 0 where they do not pay.
+            gain: Gives the share of such a step that guesses should save per token; 0 where they do not pay.
             num_sequences: How many replies run beside each other: all wait while it reads.
             is_ordered: Whether it is to read whatever that brings.
 
@@ -90,7 +92,7 @@ class DraftReading:
                 self._reading.add(request_id)
         return None
 
-    def _is_worth_it(self, sequence: Sequence, num_steps: float, gain: float) -> bool:
+    def _is_worth_it(self, sequence: Sequence, num_steps: float, gain: Callable[[], float]) -> bool:
         """Whether what is left of a reply will surely save more than it takes to read, in steps.
 
         How long it will be nobody knows: one that ends against all expectation has lost a quarter of its time at
@@ -99,4 +101,4 @@ class DraftReading:
         """
         if sequence.num_replied < WORTH_WAITING * num_steps:
             return False
-        return gain * self._allowances.tokens_left(sequence) >= WORTH_READING * num_steps
+        return gain() * self._allowances.tokens_left(sequence) >= WORTH_READING * num_steps

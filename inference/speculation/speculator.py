@@ -255,7 +255,7 @@ class Speculator:
             self.draft,
             sequence,
             plain_ms=self._costs.plain_ms,
-            gain=self._gain(sequence, usual) if self._times(offer) >= MIN_GAIN else 0.0,
+            gain=lambda: self._gain(sequence, usual) if self._times(offer) >= MIN_GAIN else 0.0,
             num_sequences=num_sequences,
             is_ordered=self._is_ordered,
         )

@@ -8,6 +8,7 @@ import torch
 
 from inference.drafting.draft_model import DraftModel
 from inference.drafting.draft_pace import DraftPace
+from inference.errors import ComputeError
 from inference.request import RequestId
 from inference.sequence import Sequence as TokenSequence
 from tests.inference.draft_models import DraftUnderTest, ShortRunner, make_sequence, opened_draft
@@ -235,7 +236,9 @@ def test_more_sequences_than_may_hold_blocks_are_all_guessed_for() -> None:
 # ------------------------------------------------------------------ failures
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("broken"), MemoryError(), ComputeError("no numbers")]
+)
 @pytest.mark.parametrize("num_good_steps", [0, 1])
 def test_step_that_fails_gives_no_guesses_and_harms_nobody_else(
     error: Exception, num_good_steps: int

@@ -30,7 +30,7 @@ def left_ms(
         draft,  # type: ignore[arg-type]  # what is beside guessing is not needed
         sequence,
         plain_ms=PLAIN_MS,
-        gain=gain,
+        gain=lambda: gain,
         num_sequences=num_sequences,
         is_ordered=False,
     )

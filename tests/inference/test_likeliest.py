@@ -1,13 +1,16 @@
 """The likeliest tokens, by our kernels and by numpy: never fewer than asked for, and few more."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from inference.errors import ComputeError
 from inference.kernels.library import KernelError, load_kernels
-from inference.likeliest import Floats, Ids, likeliest, likeliest_by_numpy
+from inference.likeliest import Floats, Ids, likeliest, likeliest_by_numpy, surest
+from inference.surest import surest_of
+from tests.inference.native_models import ISAS
 
 Find = Callable[[Floats, int], Ids]
 
@@ -81,3 +84,87 @@ def test_no_more_is_written_than_there_is_room_for() -> None:
     logits, ids = np.zeros(100, dtype=np.float32), np.full(100, -7, dtype=np.int32)
     assert kernels.likeliest(logits.ctypes.data, 100, 3, ids.ctypes.data, 10) == 100
     assert list(ids) == [*range(10), *[-7] * 90]
+
+
+def probability_of(logits: Floats, token_id: int) -> float:
+    exact = np.exp(logits.astype(np.float64) - float(logits.max()))
+    return float(exact[token_id] / exact.sum())
+
+
+@pytest.fixture(params=["numpy", *ISAS])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Without the kernels, or by them with one instruction set."""
+    kernels = load_kernels()
+    if request.param == "numpy":
+        monkeypatch.setattr("inference.likeliest.load_kernels", lambda: None)
+    elif kernels is None or not kernels.set_isa(request.param):
+        pytest.skip(f"no kernels for {request.param}")
+    yield request.param
+    if kernels is not None:
+        assert any(kernels.set_isa(isa) for isa in ISAS), "the best again"
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 63, 64, 65, 1000, 49155, 151936])
+def test_surest_token_and_its_probability(by: str, size: int) -> None:
+    for seed in range(5):
+        logits = logits_of(size, seed)
+        token_id, probability = surest(logits)
+        assert token_id == int(logits.argmax())
+        assert probability == pytest.approx(probability_of(logits, token_id), rel=1e-5)
+
+
+def test_surest_of_equals_is_the_first(by: str) -> None:
+    logits = np.full(1000, -500.0, dtype=np.float32)
+    logits[[200, 7, 900]] = 3.0
+    token_id, probability = surest(logits)
+    assert token_id == 7
+    assert probability == pytest.approx(1 / 3)
+    logits[:] = 0.0
+    logits[:500] = -0.0  # equal, as floats are
+    token_id, probability = surest(logits)
+    assert token_id == 0
+    assert probability == pytest.approx(1 / 1000)
+
+
+@pytest.mark.parametrize("place", [0, 999, 500])
+def test_surest_far_above_or_hugely_negative_others(by: str, place: int) -> None:
+    logits = np.full(1000, -3e38, dtype=np.float32)
+    logits[place] = 3e38
+    assert surest(logits) == (place, 1.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 63, 4999])
+def test_surest_of_what_is_no_number_is_an_error(by: str, value: float, place: int) -> None:
+    logits = logits_of(5000)
+    logits[place] = value
+    with pytest.raises(ComputeError, match="not numbers"):
+        surest(logits)
+
+
+def test_rows_of_a_part_of_the_vocabulary_are_read_as_they_lie() -> None:
+    logits = torch.from_numpy(np.stack([logits_of(300, seed) for seed in range(3)]))
+    found = surest_of(logits[:, :200])
+    assert [token_id for token_id, _ in found] == logits[:, :200].argmax(-1).tolist()
+    assert surest_of(list(logits[:, :200])) == found
+    assert surest_of(logits[:0]) == []
+
+
+@pytest.mark.gpu
+def test_surest_is_the_same_on_a_gpu() -> None:
+    logits = torch.from_numpy(np.stack([logits_of(5000, seed) for seed in range(3)]))
+    there = surest_of(logits.cuda())
+    for one, other in zip(surest_of(logits), there, strict=True):
+        assert one[0] == other[0]
+        assert one[1] == pytest.approx(other[1], rel=1e-4)
+
+
+def test_surest_refuses_sizes_that_cannot_be() -> None:
+    kernels = load_kernels()
+    if kernels is None:
+        pytest.skip("no kernels")
+    for size in (0, -1):
+        with pytest.raises(KernelError):
+            kernels.surest(logits_of(10).ctypes.data, size)
+    with pytest.raises(KernelError):
+        kernels.surest(0, 10)

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "isa.h"
 #include "quire_kernels.h"
 
 namespace {
@@ -109,7 +110,45 @@ int32_t draw(const float *logits, int32_t size, const qk_filters &filters, doubl
   return ranked.back().id;
 }
 
+// The first of the highest numbers; false if a number is not finite.
+bool find_highest(const float *logits, int32_t size, int32_t *id) {
+  std::vector<int32_t> maxima;
+  maxima.reserve(static_cast<size_t>(size / kMostPerGroup + 1));
+  if (!find_maxima(logits, size, kMostPerGroup, &maxima)) return false;
+  const float highest = float_of(*std::max_element(maxima.begin(), maxima.end()));
+  int32_t first = 0;
+  for (const int32_t each : maxima) {
+    if (float_of(each) >= highest) break;
+    first += kMostPerGroup;
+  }
+  *id = static_cast<int32_t>(std::find(logits + first, logits + size, highest) - logits);
+  return true;
+}
+
+// The sum of e^(x - highest), piece by piece: a long sum of floats loses the small ones.
+double sum_of_exponentials(const float *logits, int32_t size, float highest) {
+  constexpr int32_t kPiece = 1 << 12;
+  const auto sum_exponentials = quire::current_isa().step->sum_exponentials;
+  double sum = 0.0;
+  for (int32_t first = 0; first < size; first += kPiece) {
+    sum += sum_exponentials(logits + first, std::min(size - first, kPiece), highest);
+  }
+  return sum;
+}
+
 }  // namespace
+
+int32_t qk_surest(const float *logits, int32_t size, float *probability) {
+  if (!logits || !probability || size < 1 || size > INT32_MAX / 2) return QK_ERROR_ARGUMENT;
+  try {
+    int32_t id = 0;
+    if (!find_highest(logits, size, &id)) return QK_ERROR_NUMBERS;
+    *probability = static_cast<float>(1.0 / sum_of_exponentials(logits, size, logits[id]));
+    return id;
+  } catch (const std::bad_alloc &) {
+    return QK_ERROR_MEMORY;
+  }
+}
 
 int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids) {
   if (!logits || !ids || count < 1 || count >= size || capacity < 0 || size > INT32_MAX / 2) return QK_ERROR_ARGUMENT;

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define QK_ABI_VERSION 10
+#define QK_ABI_VERSION 11
 #define QK_ERROR_ARGUMENT -1   // a type, size or pointer that cannot be
 #define QK_ERROR_MEMORY -2     // no memory for the scratch space
 #define QK_ERROR_CANCELLED -3  // the step was told to stop; what it wrote is of no use
@@ -216,6 +216,10 @@ QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv,
 // Tokens that include the `count` highest of `size` logits and all equals of the lowest of those, in order of ids.
 // Returns how many there are, of which the first `capacity` are written, or a QK_ERROR_*. 1 <= count < size.
 QK_API int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids);
+
+// The highest of `size` logits, of equals the lowest id, and its probability in their softmax. Returns the id, or a
+// QK_ERROR_*.
+QK_API int32_t qk_surest(const float *logits, int32_t size, float *probability);
 
 // How a token is drawn; see SamplingParams of inference/config.py.
 typedef struct {

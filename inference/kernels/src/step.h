@@ -67,6 +67,8 @@ struct StepKernels {
   void (*add_scaled)(float *x, const float *y, float scale, int32_t n);
   void (*multiply)(float *x, float factor, int32_t n);
   void (*soft_cap)(float *x, float cap, int32_t n);
+  // The sum of e^(x - highest).
+  float (*sum_exponentials)(const float *x, int32_t n, float highest);
   // Gate and up to what QK_* says; out may be gate.
   void (*activate)(int32_t activation, const float *gate, const float *up, int32_t n, float *out);
   // Turn the pairs (i, i + half) by the angles.
