@@ -87,6 +87,20 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+
+
 def parse_window_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Arguments of the window and of `--self-test`: model, profile, self_test, version.
 
@@ -124,17 +138,21 @@ def parse_ask_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--conversation", metavar="NAME", help="go on with the stored chat of this title"
     )
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the reply")
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="0 takes the likeliest token"
+        "--max-tokens", type=_whole_number, metavar="N", help="most tokens of the reply"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat the same choices")
+    parser.add_argument(
+        "--temperature", type=_number, metavar="T", help="0 takes the likeliest token"
+    )
+    parser.add_argument("--seed", type=_whole_number, metavar="N", help="repeat the same choices")
     parser.add_argument(
         "--kv",
         choices=("fp16", "int8", "int4"),
         help="how to store what the model has read: int8 and int4 take less memory",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads that compute")
+    parser.add_argument(
+        "--threads", type=_whole_number, metavar="N", help="CPU threads that compute"
+    )
     parser.add_argument(
         "--backend",
         choices=BACKENDS,
@@ -198,7 +216,7 @@ def _add_guessing(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft-tokens",
-        type=int,
+        type=_whole_number,
         metavar="N",
         help=f"guess so many tokens each time, 1 to {MAX_DRAFT_TOKENS}, whether it pays or not",
     )
