@@ -9,7 +9,7 @@ A guess that costs nothing to make is judged by what came even when it is not us
 by a draft model costs time. Where it does not pay, it is tried again now and then, ever more seldom.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from inference.speculation.acceptance import Acceptance, acceptance_of
@@ -98,6 +98,12 @@ class Controller:
         self._acceptance(source).observe(num_drafted, num_accepted)
         if source in self._retries:
             self._retries[source].judge(is_right=num_accepted >= num_drafted)
+
+    def forget(self, sources: Collection[str]) -> None:
+        """Begin anew with these: somebody else stands behind them now."""
+        for source in sources:
+            self._acceptances.pop(source, None)
+            self._retries.pop(source, None)
 
     def rate(self, offer: Offer) -> float:
         """The most tokens per millisecond that one sequence alone may expect of a guess, of at least one token.

@@ -77,7 +77,7 @@ class Speculator:
         ] = {}  # whose guesses of this step it made: their source
         self._sureness: dict[RequestId, Sureness] = {}
         self._asked_ms = 0.0
-        self._num_new: dict[RequestId, int] = {}  # tokens that this step brought
+        self._num_new: list[int] = []  # tokens that this step brought, by sequence
         self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
         self._allowances = Allowances()
         self._charges: dict[
@@ -106,6 +106,7 @@ class Speculator:
         """Take another draft model; the one before, which nobody uses any more."""
         before, self.draft = self.draft, draft
         self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
+        self._controller.forget(SOURCES)
         self._reading.reset()
         return before
 
@@ -172,7 +173,7 @@ class Speculator:
         history = self._histories.get(sequence.request_id)
         if history is not None:
             history.compare(emitted, self._controller.observe)
-        self._num_new[sequence.request_id] = len(emitted)
+        self._num_new.append(len(emitted))
         if self.draft is not None and self.is_on:
             self._sureness_of(sequence).note(sureness(), len(emitted))
         if not draft:
@@ -190,8 +191,11 @@ class Speculator:
     def timed(self, num_rows: int, ms: float) -> None:
         """Tell how long a step took that only decoded, with so many rows, guesses included."""
         self._costs.record(num_rows, ms)
+        if not (self._by_model and self._num_new):
+            return
+        num_tokens = sum(self._num_new) / len(self._num_new)  # all waited, so all count
         plain_ms = self.plain_ms(len(self._num_new))
-        for source, num_tokens in self._new_by_source().items():
+        for source in set(self._by_model.values()):
             self._draft_speeds[source].record(num_tokens, ms + self._asked_ms, plain_ms)
 
     # ------------------------------------------------------------------ numbers
@@ -323,14 +327,6 @@ class Speculator:
 
     def _sureness_of(self, sequence: Sequence) -> Sureness:
         return self._sureness.setdefault(sequence.request_id, Sureness())
-
-    def _new_by_source(self) -> dict[str, float]:
-        """How many tokens this step brought replies that the draft model guessed for, on average by source."""
-        found: dict[str, list[int]] = {}
-        for request_id, source in self._by_model.items():
-            if request_id in self._num_new:
-                found.setdefault(source, []).append(self._num_new[request_id])
-        return {source: sum(counts) / len(counts) for source, counts in found.items()}
 
     def _times(self, offer: Offer) -> float:
         """How many times as fast as without guessing an offer should be."""

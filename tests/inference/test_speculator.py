@@ -324,10 +324,13 @@ def test_nobody_guesses_where_rows_are_dear():
 
 def test_nothing_of_a_step_is_left_when_guessing_goes_off():
     draft = FakeDraft()
-    speculator, sequence = with_draft(draft), sequence_of(range(50, 60))
+    speculator, sequence = with_draft(draft), under_way(range(50, 90))
+    untouched = speculator._draft_speeds["draft"].times(1.25)
     speculator.plan([(sequence, 9)])
+    assert sequence.draft
     speculator.verified(sequence, sequence.draft, [900, 7], lambda: 0.7)
     speculator.timed(3, 12.0)
+    assert speculator._draft_speeds["draft"].times(1.25) != untouched
     times = speculator._draft_speeds["draft"].times(1.25)
     speculator.set_guess("off")
     for _ in range(50):
@@ -453,6 +456,40 @@ def test_another_draft_model_has_not_proven_itself():
     assert speculator._draft_speeds["draft"].is_proven
     speculator.use(FakeDraft())  # type: ignore[arg-type]  # what is beside guessing is not needed
     assert not speculator._draft_speeds["draft"].is_proven
+
+
+def test_another_draft_model_does_not_pay_for_the_one_before():
+    def asks(draft: FakeDraft) -> bool:
+        sequence = under_way(range(50, 150))  # nothing repeats itself
+        draft.calls.clear()
+        speculator.plan([(sequence, 100)])
+        speculator.end(sequence, keep=False, on_disk=False)
+        return bool(draft.proposed())
+
+    bad, good = FakeDraft(), FakeDraft()
+    speculator = with_draft(bad)
+    seen(speculator, "draft", is_right=False)
+    assert not asks(bad)
+    speculator.use(good)  # type: ignore[arg-type]  # what is beside guessing is not needed
+    assert asks(good)
+
+
+def test_speed_of_guesses_is_that_of_all_replies_of_the_step():
+    speculator = with_draft(FakeDraft())
+    three = [under_way(range(1000 * n, 1000 * n + 600)) for n in range(1, 4)]
+    for number, sequence in enumerate(three):
+        sequence.request_id = RequestId(number + 1)
+    speculator.plan([(sequence, 100) for sequence in three])
+    assert any(sequence.draft for sequence in three)
+    guessed = next(sequence for sequence in three if sequence.draft)
+    for sequence in three:
+        emitted = [sequence.draft[0], 7] if sequence is guessed else [7]
+        speculator.verified(sequence, sequence.draft, emitted, lambda: 0.7)
+    speculator._asked_ms = 0.0
+    took_ms = 2 * speculator.plain_ms(3)
+    speculator.timed(4, took_ms)
+    seen_times = 4 / 3 * speculator.plain_ms(3) / took_ms  # four tokens for three replies
+    assert speculator._draft_speeds["draft"].times(1.0) == pytest.approx(8 / 9 + seen_times / 9)
 
 
 def test_time_of_making_guesses_is_part_of_how_fast_they_are(monkeypatch):
