@@ -64,7 +64,8 @@ def draw_by_kernels(logits: Floats, filters: Filters, number: float) -> int | No
 def surest(logits: Floats) -> tuple[int, float]:
     """The likeliest token, of equals the lowest id, and its probability in the softmax of all.
 
-    Torch would do this with all its threads, which then wait for more work where the next step's should run.
+    Torch would do this with all its threads: to wake them takes longer than the work, and threads that do not
+    sleep at once hold up the next step.
 
     Args:
         logits: (V,); not changed.

@@ -221,6 +221,8 @@ class DraftBatches:
     def _compute(self, chunks: SequenceOf[Chunk]) -> list[Likeliest]:
         """The likeliest token after each chunk that needs logits."""
         logits = self.parts.runner.run(chunks)[:, : self._vocab_size]
+        if logits.is_cuda and not len(logits):
+            torch.cuda.synchronize(logits.device)  # else the target's step is timed with it
         return surest_of(logits)
 
 

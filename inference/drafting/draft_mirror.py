@@ -27,7 +27,7 @@ class Mirror:
         guesses: Tokens after `own.token_ids`, each the likeliest after those before.
         probabilities: Of each guess, as the draft model sees it.
         num_ahead: Of the guesses, with rows.
-        is_over: Whether it says that the turn ends after the guesses.
+        is_over: Whether the last guess, right or not by now, ends the turn.
         is_lost: Whether it cannot follow any more.
         is_forgotten: Whether nothing of it may be kept.
     """
@@ -81,12 +81,14 @@ class Mirror:
                 self.num_known = own.num_computed
 
     def note_next(self, token_id: int, probability: float, *, is_end: bool) -> None:
-        """Take a guess that comes after all those before, which have rows now."""
+        """Take a guess that comes after all those before, which have rows now.
+
+        The end of a turn is a guess like others: who says so at each token has to be found wrong.
+        """
         self.num_ahead = len(self.guesses)
         self.is_over = is_end
-        if not is_end:
-            self.guesses.append(token_id)
-            self.probabilities.append(probability)
+        self.guesses.append(token_id)
+        self.probabilities.append(probability)
 
     def drop_guesses(self) -> None:
         """Forget what was guessed."""

@@ -103,7 +103,7 @@ class DraftModel:
                 sequence gets no further one.
 
         Returns:
-            For each the likeliest tokens after its `token_ids`, not beyond the end of a turn; none while
+            For each the likeliest tokens after its `token_ids`, the end of a turn the last of them; none while
             it is being read, or if it cannot be followed.
         """
         self._parts.memory.tend()

@@ -78,7 +78,7 @@ class Speculator:
         self._sureness: dict[RequestId, Sureness] = {}
         self._asked_ms = 0.0
         self._num_new: list[int] = []  # tokens that this step brought, by sequence
-        self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
+        self._draft_speeds = _unseen_speeds()
         self._allowances = Allowances()
         self._charges: dict[
             RequestId, float
@@ -105,7 +105,7 @@ class Speculator:
     def use(self, draft: Draft | None) -> Draft | None:
         """Take another draft model; the one before, which nobody uses any more."""
         before, self.draft = self.draft, draft
-        self._draft_speeds = {source: DraftSpeed() for source in SOURCES}
+        self._draft_speeds = _unseen_speeds()
         self._controller.forget(SOURCES)
         self._reading.reset()
         return before
@@ -354,3 +354,8 @@ class Speculator:
             if draft and not sequence.draft:
                 sequence.draft = draft
                 self._by_model[sequence.request_id] = self._source_of(sequence)
+
+
+def _unseen_speeds() -> dict[str, DraftSpeed]:
+    """Those of a draft model of which nothing was seen, by source."""
+    return {source: DraftSpeed() for source in SOURCES}

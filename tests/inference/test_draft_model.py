@@ -137,10 +137,10 @@ def test_nothing_is_guessed_beyond_the_end_of_a_turn() -> None:
         free = draft.guess(sequence, 6)
     end = next(n for n in range(1, 6) if free[n] not in free[:n])
     with opened_draft(make_loaded(eos_ids=[free[end]])) as draft:
-        assert draft.guess(sequence, 6) == free[:end]
+        assert draft.guess(sequence, 6) == free[: end + 1]
         sequence.token_ids += free[:end]
         draft.runner.take()
-        assert draft.guess(sequence, 6) == []
+        assert draft.guess(sequence, 6) == [free[end]]
         assert draft.runner.take() == []
         sequence.token_ids.append(9)
         assert draft.guess(sequence, 1) == draft.truth(sequence, 1)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 
 import pytest
+import torch
 
 from inference.config import MAX_DRAFT_TOKENS, SamplingParams
 from inference.engine import Engine
@@ -492,6 +493,27 @@ def test_speed_of_guesses_is_that_of_all_replies_of_the_step():
     assert speculator._draft_speeds["draft"].times(1.0) == pytest.approx(8 / 9 + seen_times / 9)
 
 
+@pytest.mark.parametrize("probability", [0.75, 0.95])
+def test_draft_model_that_ends_the_turn_at_each_token_is_soon_asked_no_more(probability):
+    class Ending(FakeDraft):
+        def propose(self, wanted, least_sure):
+            super().propose(wanted, least_sure)
+            return [(END,) for _ in wanted]
+
+    draft = Ending(token_ms=3.5)
+    speculator = with_draft(draft)
+    for number in range(5):
+        sequence = sequence_of([1, 2, 3], request_id=number)
+        for token_id in range(1000 * number + 10, 1000 * number + 310):  # nothing repeats itself
+            speculator.plan([(sequence, 99)])
+            guessed = sequence.draft
+            sequence.token_ids.append(token_id)
+            speculator.verified(sequence, guessed, [token_id], lambda: probability)
+            speculator.timed(1 + len(guessed), 10.0 + len(guessed))
+        speculator.end(sequence, keep=False, on_disk=False)
+    assert 0 < len(draft.proposed()) < 50  # of 1,500 steps
+
+
 def test_time_of_making_guesses_is_part_of_how_fast_they_are(monkeypatch):
     now = 0.0
 
@@ -519,3 +541,26 @@ def test_nothing_is_kept_of_a_reply_that_has_ended():
     assert not speculator._sureness
     assert not speculator._histories
     assert not speculator._allowances._gained
+
+
+def test_engine_tells_how_sure_the_model_was_of_each_token(monkeypatch):
+    engine = make_engine(guess="auto")
+    rows: list[torch.Tensor] = []
+    told: list[float] = []
+    run, verified = engine._parts.runner.run, engine._parts.speculator.verified
+
+    def noting_run(chunks):
+        rows[:] = run(chunks).clone()
+        return torch.stack(rows)
+
+    def noting_verified(sequence, draft, emitted, sureness):
+        wanted = torch.stack(rows)[: len(emitted), : engine._parts.vocab_size].softmax(-1).amax(-1)
+        told.append(sureness())
+        assert told[-1] == pytest.approx(float(wanted.mean()), rel=1e-4)
+        verified(sequence, draft, emitted, sureness)
+
+    monkeypatch.setattr(engine._parts.runner, "run", noting_run)
+    monkeypatch.setattr(engine._parts.speculator, "verified", noting_verified)
+    _, metrics = reply(engine)
+    assert metrics.accepted_tokens > 0  # several rows of one step, too
+    assert len(set(told)) > 5
