@@ -161,7 +161,7 @@ class Environment:
 
         if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
             raise SetupError(missing_venv_message(find_package_manager()))
-        say(f"Setting Quire up in {self.folder} (once; it takes a few minutes and some 2 GB).")
+        say(f"Setting Quire up in {self.folder} (once; it takes a few minutes and some 1.6 GB).")
         for name in os.listdir(self.folder):
             if name != LOCK_NAME:
                 _remove(os.path.join(self.folder, name))

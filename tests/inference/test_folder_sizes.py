@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from inference.errors import ModelFileError
 from inference.formats.safetensors_folder import check_folder
@@ -65,6 +66,17 @@ def test_size_that_cannot_be_is_named(
         load_model(folder, backend=backend)
     assert raised.value.path == folder / "config.json"
     assert raised.value.reason.startswith(f"{field!r} must be from ")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_folder_without_tensors_is_refused_for_that_and_not_for_its_sizes(
+    folder: Path, backend: Any
+) -> None:
+    edit_config(folder, hidden_size=-5)
+    save_file({}, folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match="hold no tensors") as raised:
+        load_model(folder, backend=backend)
+    assert raised.value.path == folder
 
 
 def test_refusal_says_what_would_be_right(folder: Path) -> None:

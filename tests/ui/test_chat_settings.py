@@ -113,6 +113,13 @@ def test_form_reads_back_what_it_shows() -> None:
     assert read_form(texts_of(params)) == (params, {})
 
 
+@pytest.mark.parametrize(("text", "wanted"), [("0,5", 0.5), ("0.5", 0.5), ("1,000.5", None)])
+def test_form_understands_a_decimal_comma(text: str, wanted: float | None) -> None:
+    params, problems = read_form(texts_of(SamplingParams()) | {"temperature": text})
+    assert (params.temperature == wanted) is (wanted is not None)
+    assert set(problems) == (set() if wanted is not None else {"temperature"})
+
+
 def test_form_has_a_field_for_every_sampling_parameter() -> None:
     shown = {field.name for field in FORM_FIELDS}
     assert shown == {field.name for field in dataclasses.fields(SamplingParams)}

@@ -73,14 +73,17 @@ def read_form(texts: Mapping[str, str]) -> tuple[SamplingParams, dict[str, str]]
 
 
 def _value(name: str, text: str) -> object:
-    """The value for the engine; text that is no number is handed on for it to refuse."""
+    """The value for the engine; text that is no number is handed on for it to refuse.
+
+    Both a point and a comma are understood, whatever the locale writes.
+    """
     text = text.strip()
     if name == "stop":
         return tuple(_meant(item.strip()) for item in text.split(",") if item.strip())
     if not text and name in _OPTIONAL:
         return None
     try:
-        return int(text) if name in _WHOLE_NUMBERS else float(text)
+        return int(text) if name in _WHOLE_NUMBERS else float(text.replace(",", "."))
     except ValueError:
         return text
 
