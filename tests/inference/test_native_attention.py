@@ -123,7 +123,9 @@ def test_attention_equals_the_reference(isa: str, scheme: KvSchemeName, head_dim
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (2, 1), (7, 1), (5, 1), (8, 2), (64, 1)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(4, 4), (2, 1), (6, 1), (7, 1), (5, 1), (8, 1), (8, 2), (64, 1)]
+)
 def test_attention_of_any_group_equals_the_reference(isa: str, heads: int, kv_heads: int) -> None:
     use_isa(isa)
     sequences = Sequences(make_model(heads=heads, kv_heads=kv_heads), "fp16", [700])
@@ -210,6 +212,20 @@ def test_rows_are_the_same_bits_however_they_are_computed(
     tokens = [end - 1 for end in EDGES]
     alone = torch.cat([sequences.attend([(longest, token, token + 1)]) for token in tokens])
     assert torch.equal(alone, whole[tokens])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 9])
+def test_few_rows_of_any_group_are_the_bits_of_many(
+    isa: str, scheme: KvSchemeName, group: int
+) -> None:
+    use_isa(isa)
+    sequences = Sequences(make_model(heads=2 * group, head_dim=64), scheme, [200])
+    many = sequences.attend([(0, 100, 200)])
+    for size in (1, 2, 3):
+        parts = [(0, low, min(low + size, 200)) for low in range(100, 200, size)]
+        assert torch.equal(torch.cat([sequences.attend([part]) for part in parts]), many)
 
 
 @pytest.mark.parametrize("isa", ISAS)
