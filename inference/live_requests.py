@@ -303,5 +303,12 @@ def _runner_chunk(chunk: ScheduledChunk) -> Chunk:
 
 
 def _sureness(rows: list[Tensor]) -> float:
-    """The probability of the likeliest token, on average over rows of logits, (V,) each."""
-    return sum(probability for _, probability in surest_of(rows)) / len(rows)
+    """The probability of the likeliest token, on average over rows of logits, (V,) each; 0 if it cannot be told.
+
+    It only helps to choose guesses, so no reply ends for want of it: if the device is broken, its next step fails.
+    """
+    try:
+        return sum(probability for _, probability in surest_of(rows)) / len(rows)
+    except (ComputeError, RuntimeError) as error:
+        logger.warning("how sure the model is cannot be told: %s", error)
+        return 0.0

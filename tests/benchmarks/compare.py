@@ -15,6 +15,7 @@ take the cores from the others after their turn.
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -31,13 +32,7 @@ import psutil
 
 from app.starter_model import find_starter_model
 from inference.config import DtypeName
-from tests.benchmarks.contenders import (
-    Contender,
-    EndedEarlyError,
-    LlamaCpp,
-    Quire,
-    Transformers,
-)
+from tests.benchmarks.contenders import Contender, LlamaCpp, Quire, Transformers
 
 PEERS = ("transformers", "llama")
 PREFILL_TOKENS = (128, 512)
@@ -45,7 +40,6 @@ DECODE_DEPTHS = (0, 1024, 3000)
 DECODE_TOKENS = 64
 CHECKED_TOKENS = 16
 CONTEXT_TOKENS = 4096
-MAX_PROMPTS = 50
 CHECK_SEED = 1_000_000  # far from those of the measurements, as no prompt may come twice
 ORDINARY_IDS = (3_000, 25_000)  # words in every vocabulary of a chat model, no control tokens
 
@@ -109,20 +103,13 @@ def measure(
     rates: dict[str, dict[str, list[float]]] = {
         task.name: {contender.name: [] for contender in contenders} for task in tasks
     }
-    seeds = iter(range(1, 1 + MAX_PROMPTS * len(tasks) * (rounds + 1)))
+    seeds = itertools.count(1)
     for number in range(rounds + 1):  # the first round warms up and does not count
         turn = number % len(contenders)
         order = (contenders[turn:] + contenders[:turn])[:: -1 if number % 2 else 1]
         for task in tasks:
-            for seed in seeds:
-                prompt = make_prompt(seed, task.prompt_tokens)
-                try:
-                    found = {c.name: task.rate(c.run(prompt, task.num_tokens)[1]) for c in order}
-                except EndedEarlyError:
-                    continue
-                break
-            else:
-                raise SystemExit("The model ends its replies too early to measure decoding.")
+            prompt = make_prompt(next(seeds), task.prompt_tokens)
+            found = {c.name: task.rate(c.run(prompt, task.num_tokens)[1]) for c in order}
             if number > 0:
                 for name, rate in found.items():
                     rates[task.name][name].append(rate)

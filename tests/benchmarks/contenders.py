@@ -1,10 +1,12 @@
 """Engines that `compare` holds side by side: ours and its peers, on the same weights and threads.
 
-Each contender takes ready token ids, chooses greedily, and starts from an empty cache.
+Each contender takes ready token ids, chooses greedily, starts from an empty cache, and goes on behind the end of
+a turn: what follows costs the same.
 """
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +15,8 @@ from transformers import PreTrainedModel
 
 from inference.config import DtypeName, EngineConfig, SamplingParams
 from inference.engine import Engine
+from inference.engine_loading import load_parts
 from inference.model.loader import load_model
-
-
-class EndedEarlyError(Exception):
-    """The model ended its reply before the measurement was over: take another prompt."""
 
 
 class Contender(Protocol):
@@ -30,9 +29,6 @@ class Contender(Protocol):
 
         Returns:
             The tokens, and for each the seconds from the start of the call until it was chosen.
-
-        Raises:
-            EndedEarlyError: The model ended its reply before that.
         """
 
     def close(self) -> None:
@@ -55,7 +51,10 @@ class Quire:
             context_tokens=context_tokens,
             guess="off",
         )
-        self._engine = Engine.load(path, config)
+        parts = load_parts(path, config, None)
+        parts.tokenizer = copy(parts.tokenizer)
+        parts.tokenizer.eos_ids = frozenset()
+        self._engine = Engine(parts)
         self.info = self._engine.info
 
     def run(self, prompt_ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
@@ -70,8 +69,6 @@ class Quire:
             times += [time.perf_counter() - began] * len(output.token_ids)
             if output.metrics.reused_tokens:
                 raise AssertionError("the prompt was not new, so this is no cold measurement")
-        if len(token_ids) < num_tokens:
-            raise EndedEarlyError
         return token_ids, times
 
     def close(self) -> None:
@@ -104,7 +101,7 @@ class Transformers:
         torch.set_num_threads(threads)
         module: PreTrainedModel = load_model(path, device="cpu", dtype=dtype).module
         module.set_attn_implementation("sdpa")
-        module.generation_config.eos_token_id = None  # a reply that goes on is measured as such
+        module.generation_config.eos_token_id = None
         module.generation_config.pad_token_id = 0
         self._module = module
 

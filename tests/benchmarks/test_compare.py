@@ -7,23 +7,18 @@ import pytest
 
 from tests.benchmarks import compare
 from tests.benchmarks.compare import Task
-from tests.benchmarks.contenders import EndedEarlyError
 
 
 class FakeContender:
-    """Chooses a token every `seconds_per_token`; ends its reply early for the first prompts."""
+    """Chooses a token every `seconds_per_token`."""
 
-    def __init__(self, name: str, seconds_per_token: float, *, num_early_ends: int = 0) -> None:
+    def __init__(self, name: str, seconds_per_token: float) -> None:
         self.name = name
         self.prompts: list[tuple[int, ...]] = []
         self._seconds_per_token = seconds_per_token
-        self._num_early_ends = num_early_ends
 
     def run(self, prompt_ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
         self.prompts.append(tuple(prompt_ids))
-        if self._num_early_ends:
-            self._num_early_ends -= 1
-            raise EndedEarlyError
         numbers = range(1, num_tokens + 1)
         return list(numbers), [number * self._seconds_per_token for number in numbers]
 
@@ -51,22 +46,6 @@ def test_measure_gives_all_contenders_the_same_new_prompts() -> None:
     assert rates["decode at 4"] == {"quire": [4.0] * 3, "transformers": [2.0] * 3}
     assert ours.prompts == peer.prompts
     assert len(set(ours.prompts)) == len(ours.prompts) == 2 * 4  # the first round warms up
-
-
-def test_measure_reply_that_ends_early_takes_another_prompt() -> None:
-    ours = FakeContender("quire", 0.25, num_early_ends=2)
-
-    rates = compare.measure([ours], [DECODE], rounds=1)
-
-    assert rates == {"decode at 4": {"quire": [4.0]}}
-    assert len(ours.prompts) == 2 + 2
-
-
-def test_measure_replies_that_always_end_early_give_up() -> None:
-    ours = FakeContender("quire", 0.25, num_early_ends=10_000)
-
-    with pytest.raises(SystemExit, match="too early"):
-        compare.measure([ours], [DECODE], rounds=1)
 
 
 def test_summarise_ratio_is_the_median_of_the_rounds_ratios() -> None:

@@ -106,6 +106,22 @@ def test_part_that_fails_is_told_and_the_rest_goes_on() -> None:
     assert list(check.results) == ["sum", "large", "next"]
 
 
+def test_part_that_would_not_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("tests.benchmarks.gpu_check.time.monotonic", lambda: now)
+
+    def slow() -> dict[str, object]:
+        nonlocal now
+        now += 25.0
+        return {"value": 3.0}
+
+    check = Check(minutes=1)
+    assert check.part("first", slow)["took s"] == 25.0
+    assert check.part("second", slow)["value"] == 3.0
+    assert check.part("third", slow)["left out"] == "no time is left"
+    assert now == 50.0
+
+
 def test_parts_are_left_out_when_the_time_is_up() -> None:
     check = Check(minutes=0)
     assert check.part("late", lambda: {"value": 3.0})["left out"] == "no time is left"

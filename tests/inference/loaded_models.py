@@ -1,5 +1,8 @@
 """Runs models as they were loaded, over blocks full of garbage."""
 
+from pathlib import Path
+
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -14,6 +17,11 @@ from inference.model.step import Chunk
 from tests.inference.tiny_models import fill_with_garbage
 
 needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
+
+
+def num_mappings(path: Path) -> int:
+    """How often this process has a file mapped."""
+    return sum(1 for item in psutil.Process().memory_maps() if Path(item.path) == path)
 
 
 def logits_of(

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from inference import live_requests
 from inference.config import SamplingParams
 from inference.drafting.draft_model import DraftModel
 from inference.engine import Engine
-from inference.errors import ModelFileError
+from inference.errors import ComputeError, ModelFileError
 from inference.metrics import RequestMetrics
 from inference.request import GenerateRequest
 from tests.inference.small_memory import WAIT_S
@@ -82,6 +83,21 @@ def test_draft_model_that_is_often_wrong_changes_nothing(params):
     ids, metrics = answer(engine, asked)
     assert ids == plain(asked)
     assert metrics.drafted_tokens > metrics.accepted_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the device is lost"), ComputeError("no number")])
+def test_no_reply_ends_because_it_cannot_be_told_how_sure_the_model_is(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(rows: object) -> list[tuple[int, float]]:
+        raise error
+
+    monkeypatch.setattr(live_requests, "surest_of", fail)
+    engine = with_draft()
+    ids, _ = answer(engine, request())
+    assert ids == plain(request())
+    assert str(error) in caplog.text
     engine.close()
 
 

@@ -193,24 +193,45 @@ def test_seed_gives_the_same_text_on_the_fast_path(fast: Model, num_guessed: int
         check_counts(metrics, len(known))
 
 
-@pytest.mark.parametrize("params", [greedy(200), SAMPLED], ids=("greedy", "sampled"))
-def test_draft_model_changes_no_id(
-    fast: Model, params: SamplingParams, starter_model_path: Path
+@pytest.mark.parametrize("num_guessed", LENGTHS)
+@pytest.mark.parametrize("params", [greedy(), SAMPLED], ids=("greedy", "sampled"))
+def test_smaller_model_that_guesses_changes_no_id(
+    fast: Model, params: SamplingParams, num_guessed: int
 ) -> None:
     known = fast.plain(params)
-    parts = fast.parts(guess="draft", draft_model="set below", draft_tokens=4)
-    engine = Engine(parts)
-    drafts = engine.find_drafts([str(starter_model_path), *_MODELS[1:]])
-    if not drafts:
-        engine.close()
-        pytest.skip("QUIRE_TEST_MODELS names no smaller model of this vocabulary")
-    parts.tokenizer = fast.loaded.tokenizer  # as it is compared with the draft model's
-    engine.use_draft(drafts[0])
-    parts.tokenizer = fast.endless
-    ids, metrics = answer(engine, fast.prompt, params)
+    engine = Engine(fast.parts(guess="off"))
+    drafts = engine.find_drafts(_MODELS[1:])
     engine.close()
+    if not drafts:
+        pytest.skip("QUIRE_TEST_MODELS names no smaller model of this vocabulary")
+    ids, metrics = guessed_by(fast, drafts[0], params, num_guessed)
     assert ids == known
     check_counts(metrics, len(known))
+
+
+@pytest.mark.parametrize("num_guessed", LENGTHS)
+def test_model_that_guesses_for_itself_changes_no_id(fast: Model, num_guessed: int) -> None:
+    known = fast.plain(greedy())
+    ids, metrics = guessed_by(fast, str(fast.path), greedy(), num_guessed)
+    assert ids == known
+    assert len(known) == NUM_TOKENS
+    # It chooses among part of the vocabulary, and computes few rows at once where the target has more.
+    assert 0.9 * metrics.drafted_tokens < metrics.accepted_tokens <= metrics.drafted_tokens
+    assert metrics.verify_steps < 1.2 * NUM_TOKENS / (1 + num_guessed) + 1
+
+
+def guessed_by(
+    model: Model, draft: str, params: SamplingParams, num_guessed: int
+) -> tuple[list[int], RequestMetrics]:
+    """What a model says while another one guesses for it, so many tokens each time."""
+    parts = model.parts(guess="draft", draft_model="set below", draft_tokens=num_guessed)
+    engine = Engine(parts)
+    parts.tokenizer = model.loaded.tokenizer  # as it is compared with the draft model's
+    engine.use_draft(draft)
+    parts.tokenizer = model.endless
+    ids, metrics = answer(engine, model.prompt, params)
+    engine.close()
+    return ids, metrics
 
 
 @pytest.mark.parametrize("num_guessed", LENGTHS)

@@ -5,7 +5,6 @@ import sys
 import weakref
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -22,14 +21,11 @@ from inference.model.loader import check_model, load_model
 from inference.model.memory import choose_dtype
 from inference.request import ChatMessage, LoadProgress
 from tests.inference.gguf_files import write_twin
+from tests.inference.loaded_models import num_mappings
 from tests.inference.model_folders import write_folder
 from tests.inference.tiny_models import eager_logits, make_module, make_tokens
 
 ROOT = Path(__file__).parents[2]
-
-
-def num_mappings(path: Path) -> int:
-    return sum(1 for item in psutil.Process().memory_maps() if Path(item.path) == path)
 
 
 @pytest.fixture(scope="session")

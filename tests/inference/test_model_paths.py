@@ -1,5 +1,6 @@
 """One GGUF file, three ways to compute it: which is chosen, and that all say the same."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from inference.model.native_model import NativeModel
 from inference.model.spec import UnsupportedSpecError
 from tests.inference.gguf_files import write_twin
 from tests.inference.gguf_twins import EXTRA, TWINS, make_twin_module, remake, wide_config
-from tests.inference.loaded_models import logits_of, needs_kernels
+from tests.inference.loaded_models import logits_of, needs_kernels, num_mappings
 from tests.inference.model_folders import write_folder
 from tests.inference.tiny_models import eager_logits, make_tokens
 
@@ -52,6 +53,18 @@ def test_kernels_give_logits_of_the_original(tmp_path: Path, family: str) -> Non
     for chunk_tokens in (40, 7, 1):
         actual = logits_of(loaded.model, tokens, chunk_tokens=chunk_tokens)
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quantization", ["F32", "F16", "BF16", "Q4_0", "Q8_0"])
+def test_weights_that_kernels_have_packed_are_not_mapped_too(
+    tmp_path: Path, quantization: str
+) -> None:
+    path = write_twin(remake(wide_config()), tmp_path / "twin.gguf", quantization=quantization)
+    loaded = load_model(path, backend="fast")
+    gc.collect()
+    assert isinstance(loaded.model, NativeModel)
+    assert num_mappings(path) == 0
 
 
 @needs_kernels
