@@ -41,7 +41,10 @@ class StepCosts:
 
     def ms(self, num_rows: int) -> float:
         """What a step of so many rows, at least 1, takes: never less than one of fewer rows."""
-        return self._scale * self._ratio(num_rows)
+        ratio = self._ratios.get(num_rows)
+        if ratio is None:
+            ratio = self._ratios[num_rows] = self._ratio(num_rows)
+        return self._scale * ratio
 
     def calibrate(self, measured: Mapping[int, float]) -> None:
         """Take over what was measured.
@@ -96,6 +99,7 @@ class StepCosts:
     def _level(self) -> None:
         # More rows never take less: noise in what was measured must not make them attractive.
         self._rising = list(accumulate(self._times, max))
+        self._ratios: dict[int, float] = {}  # those that were asked for: dozens in each step
 
     def _ratio(self, num_rows: int) -> float:
         last = self._rows[-1]

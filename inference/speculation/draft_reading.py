@@ -2,7 +2,8 @@
 
 A draft model that was not asked for a while lacks part of the chat, or all of it. To read that takes time, which
 is lost if it then guesses badly or the reply ends soon. It reads where the reply took longer than that already and
-what is left of it will surely save more, and else where the reply can bear the loss: then it is a try.
+what is left of it will surely save more. Else it is a try, where the reply can bear the loss: if it should save
+as much as it takes, and now and then if not.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,9 @@ counted on: neither is known well, and a reply that is slower is worse than one 
 WORTH_WAITING = 3.0
 """A reply must have taken so many times as long as reading takes before it is begun."""
 
+TRY_AGAIN = 8
+"""In one of so many replies that can bear it there is a try although it should not pay: by now it may."""
+
 
 class DraftReading:
     """Which running replies the draft model knows, and which it reads."""
@@ -34,17 +38,20 @@ class DraftReading:
         self._allowances = allowances
         self._begun: set[RequestId] = set()
         self._reading: set[RequestId] = set()
+        self._passed_by: set[RequestId] = set()  # no try, as guesses do not pay
+        self._num_passed_by = 0
 
     def reset(self) -> None:
         """There is another draft model, or none."""
-        self._begun.clear()
-        self._reading.clear()
+        for known in (self._begun, self._reading, self._passed_by):
+            known.clear()
 
     def end(self, sequence: Sequence) -> bool:
         """A reply has ended; whether the draft model was told of its beginning."""
         is_begun = sequence.request_id in self._begun
         self._begun.discard(sequence.request_id)
         self._reading.discard(sequence.request_id)
+        self._passed_by.discard(sequence.request_id)
         return is_begun
 
     def is_reading(self, sequence: Sequence) -> bool:
@@ -87,10 +94,24 @@ class DraftReading:
             num_steps = num_sequences * left_ms / plain_ms
             if is_ordered or self._is_worth_it(sequence, num_steps, gain):
                 self._reading.add(request_id)
-            elif self._allowances.steps(sequence) >= num_steps:
+            elif self._is_to_be_tried(sequence, num_steps, gain):
                 self._allowances.earn(sequence, -num_steps)
                 self._reading.add(request_id)
         return None
+
+    def _is_to_be_tried(
+        self, sequence: Sequence, num_steps: float, gain: Callable[[], float]
+    ) -> bool:
+        """Whether a reply can bear the loss, and should win or has the turn of one that will probably lose."""
+        if self._allowances.steps(sequence) < num_steps:
+            return False
+        if gain() * self._allowances.tokens_left(sequence) >= num_steps:
+            return True
+        if sequence.request_id in self._passed_by:
+            return False
+        self._passed_by.add(sequence.request_id)
+        self._num_passed_by += 1
+        return self._num_passed_by % TRY_AGAIN == 0
 
     def _is_worth_it(self, sequence: Sequence, num_steps: float, gain: Callable[[], float]) -> bool:
         """Whether what is left of a reply will surely save more than it takes to read, in steps.

@@ -287,14 +287,15 @@ class Speculator:
         """
         if offer is None or self._is_ordered:
             return offer
+        plain_ms = self.plain_ms(num_sequences)
 
         def cost_ms(count: int) -> float:
             made_ms = offer.begin_ms + count * offer.ms_per_token
-            return made_ms + self.guesses_ms(num_sequences, count)
+            return made_ms + self._costs.ms(num_sequences + count) - plain_ms
 
         in_advance = not offer.is_free and self._draft_speeds[offer.source].is_proven
         num_steps = self._allowances.steps(sequence, in_advance=in_advance) / num_sequences
-        limit_ms = num_steps * self.plain_ms(num_sequences)
+        limit_ms = num_steps * plain_ms
         num_tokens = most_that_cost(limit_ms, offer.num_tokens, cost_ms)
         return replace(offer, num_tokens=num_tokens) if num_tokens else None
 

@@ -5,7 +5,12 @@ import pytest
 from inference.request import RequestId
 from inference.sequence import Sequence
 from inference.speculation.allowance import LOSS_SHARE, Allowances
-from inference.speculation.draft_reading import LEAST_LAG, READ_SHARE, DraftReading
+from inference.speculation.draft_reading import (
+    LEAST_LAG,
+    READ_SHARE,
+    TRY_AGAIN,
+    DraftReading,
+)
 from tests.inference.test_speculator import FakeDraft
 
 PLAIN_MS = 10.0
@@ -80,20 +85,41 @@ def test_what_will_save_twice_as_much_is_read_to_its_end():
     assert not reading.is_reading(sequence)
 
 
-def test_what_does_not_seem_to_pay_is_tried_when_the_reply_can_bear_it():
+def test_what_should_save_as_much_as_it_takes_is_tried_when_the_reply_can_bear_it():
     allowances, draft = Allowances(), FakeDraft(lag=101)
     reading, sequence = DraftReading(allowances), reply_of(499)
-    assert left_ms(reading, draft, sequence) is None
+    assert left_ms(reading, draft, sequence, gain=0.04) is None
     assert not reading.is_reading(sequence)
-    sequence.token_ids.append(5)  # of 500 steps the share is ten
-    assert left_ms(reading, draft, sequence) is None
+    sequence.token_ids.append(5)  # of 500 steps the share is ten, and 250 more may be counted on
+    assert left_ms(reading, draft, sequence, gain=0.039) is None
+    assert not reading.is_reading(sequence)
+    assert left_ms(reading, draft, sequence, gain=0.04) is None
     assert reading.is_reading(sequence)
     assert allowances.steps(sequence) == pytest.approx(LOSS_SHARE * 500 - 10)
     left_ms(reading, draft, sequence)
     assert allowances.steps(sequence) == pytest.approx(0.0)  # it pays once
     two = reply_of(600, request_id=2)  # of two replies each would wait ten steps
-    assert left_ms(reading, draft, two, num_sequences=2) is None
+    assert left_ms(reading, draft, two, gain=0.04, num_sequences=2) is None
     assert not reading.is_reading(two)
+
+
+def test_what_does_not_pay_is_tried_in_one_of_some_replies_that_can_bear_it():
+    allowances, draft = Allowances(), FakeDraft(lag=101)
+    reading = DraftReading(allowances)
+    tried = []
+    for number in range(1, 2 * TRY_AGAIN + 1):
+        sequence = reply_of(600, request_id=number)
+        for _ in range(3):  # each reply is one, however often it is asked about
+            assert left_ms(reading, draft, sequence) is None
+        assert left_ms(reading, draft, reply_of(400, request_id=99)) is None  # it cannot bear it
+        if reading.is_reading(sequence):
+            tried.append(number)
+            assert allowances.steps(sequence) == pytest.approx(LOSS_SHARE * 600 - 10)
+        assert reading.end(sequence)
+    assert tried == [TRY_AGAIN, 2 * TRY_AGAIN]
+    # Where it pays again it is no try of that kind.
+    assert left_ms(reading, draft, again := reply_of(600, request_id=100), gain=0.04) is None
+    assert reading.is_reading(again)
 
 
 def test_draft_model_is_told_of_each_reply_once_and_again_after_its_end():
@@ -101,19 +127,20 @@ def test_draft_model_is_told_of_each_reply_once_and_again_after_its_end():
     reading, sequence = DraftReading(allowances), reply_of(600)
     assert not reading.end(sequence)
     for _ in range(2):
-        left_ms(reading, draft, sequence)
+        left_ms(reading, draft, sequence, gain=0.04)
     assert draft.calls == [("begin", 1)]
     assert reading.is_reading(sequence)
     assert reading.end(sequence)
     assert not reading.is_reading(sequence)
     assert not reading.end(sequence)
-    left_ms(reading, draft, sequence)
+    left_ms(reading, draft, sequence, gain=0.04)
     assert draft.calls == [("begin", 1)] * 2
 
 
 def test_another_draft_model_knows_nothing():
     reading, sequence = DraftReading(Allowances()), reply_of(600)
-    left_ms(reading, FakeDraft(lag=101), sequence)
+    left_ms(reading, FakeDraft(lag=101), sequence, gain=0.04)
+    assert reading.is_reading(sequence)
     reading.reset()
     assert not reading.is_reading(sequence)
     other = FakeDraft()

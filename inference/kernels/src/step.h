@@ -69,6 +69,8 @@ struct StepKernels {
   void (*soft_cap)(float *x, float cap, int32_t n);
   // The sum of e^(x - highest).
   float (*sum_exponentials)(const float *x, int32_t n, float highest);
+  // The highest of each group of per_group numbers, of which the last may be shorter; whether all are finite.
+  bool (*group_maxima)(const float *x, int32_t n, int32_t per_group, float *maxima);
   // Gate and up to what QK_* says; out may be gate.
   void (*activate)(int32_t activation, const float *gate, const float *up, int32_t n, float *out);
   // Turn the pairs (i, i + half) by the angles.
