@@ -10,7 +10,8 @@ its likeness to what was wanted.
     edit        code, written again with another name for a class, and a text with another name
     code        new code
     short       a question about a text, answered in a few words: nothing is to be lost on it
-    chat        questions of everyday life, greedily and with seeds: on auto never slower than 0.97x
+    chat        questions of everyday life, greedily and with seeds: on auto never slower than 0.97x; also
+                with guessing switched within each reply, which a busy machine does not blur
     answers     three replies to one question at once, against one after the other, by all their time: with
                 guesses in both, which help the latter more, and without
     llama       the edited code again, against the fastest setting of llama.cpp, with its guesses and without
@@ -42,6 +43,7 @@ from tests.benchmarks.guess_pairs import (
     sum_up,
 )
 from tests.benchmarks.guess_peers import LlamaCpp, Peer, has_llama, measure_peer
+from tests.benchmarks.guess_switches import measure_switched
 from tests.benchmarks.guess_works import MIN_TOKENS, WORKS, Work, story_prompt
 
 ALL = (*WORKS, "answers", "llama")
@@ -103,6 +105,9 @@ class Bench:
     def _pairs(self, kind: str, suffix: str) -> None:
         for work in map(self._short, WORKS[kind]):
             self._add(work.name + suffix, partial(self._both_ways, work))
+            if kind == "chat":
+                measure = partial(measure_switched, self._engine, work, rounds=2 * self._rounds)
+                self._add(f"{work.name}, switched{suffix}", measure)
 
     def _both_ways(self, work: Work) -> Report:
         return sum_up(measure_pairs(self._engine, work, rounds=self._rounds))
@@ -142,12 +147,15 @@ def describe(name: str, row: Report) -> str:
         "at_once_tps": "at once {:.1f}",
     }
     parts = [text.format(row[key]) for key, text in rates.items() if key in row]
-    parts.append("{ratio:.2f}x ({ratio_min:.2f} to {ratio_max:.2f})".format_map(row))
+    span = "{ratio_min:.2f} to {ratio_max:.2f}" if "ratio_min" in row else "+-{standard_error:.3f}"
+    parts.append(f"{{ratio:.2f}}x ({span})".format_map(row))
     if "verify_steps" in row:
         parts.append(
             "{drafted_tokens} guessed and {accepted_tokens} right in {verify_steps} of the steps, "
             "{tokens} tokens".format_map(row)
         )
+    if "pairs" in row:
+        parts.append("{pairs} pairs of stretches".format_map(row))
     if "replies" in row:
         parts.append("{equal_replies} of {replies} replies equal".format_map(row))
     if "likeness" in row:

@@ -10,6 +10,7 @@ import pytest
 from inference.engine import Engine
 from inference.engine_loading import EngineParts
 from inference.metrics import RequestMetrics
+from inference.request import GenerateRequest, RequestId, StepOutput
 from tests.benchmarks import guess_pairs, speculation
 from tests.benchmarks.guess_pairs import (
     Answer,
@@ -20,6 +21,7 @@ from tests.benchmarks.guess_pairs import (
     sum_up,
 )
 from tests.benchmarks.guess_peers import NUM_KEPT, Reply, Run, measure_peer
+from tests.benchmarks.guess_switches import STRETCH_TOKENS, measure_switched
 from tests.benchmarks.guess_works import WORKS, Work
 from tests.benchmarks.speculation import Bench
 from tests.inference.tiny_engine import make_loaded, make_parts
@@ -111,6 +113,58 @@ def test_answers_at_once_are_those_one_after_the_other(parts: EngineParts) -> No
     assert row["ratio_min"] > 0
 
 
+class FakeEngine:
+    """Replies with so many tokens, each of which takes 0.1 s on its clock, and half of that with guesses."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.now = 0.0
+        self.has_work = False
+        self.stretches: list[tuple[str, int]] = []
+        self._num_tokens = num_tokens
+        self._num_done = 0
+
+    def clear_cache(self) -> None:
+        pass
+
+    def set_guess(self, guess: str) -> None:
+        self.stretches.append((guess, 0))
+
+    def add_request(self, request: GenerateRequest) -> RequestId:
+        self.has_work, self._num_done = True, 0
+        return RequestId(1)
+
+    def step(self) -> list[StepOutput]:
+        guess, count = self.stretches[-1]
+        self.stretches[-1] = (guess, count + 1)
+        self.now += 0.1 if guess == "off" else 0.05
+        self._num_done += 1
+        self.has_work = self._num_done < self._num_tokens
+        metrics = RequestMetrics(completion_tokens=self._num_done, drafted_tokens=7)
+        return [StepOutput(RequestId(1), metrics=metrics)]
+
+
+def test_switched_stretches_are_held_against_their_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine(num_tokens=1 + 4 * STRETCH_TOKENS + 5)
+    monkeypatch.setattr("tests.benchmarks.guess_switches.time.perf_counter", lambda: engine.now)
+    row = measure_switched(engine, NUMBERS, rounds=3)  # type: ignore[arg-type]  # all that is needed
+    assert row["ratio"] == pytest.approx(2.0)
+    assert row["standard_error"] == pytest.approx(0.0, abs=1e-9)
+    assert (row["pairs"], row["drafted_tokens"]) == (6, 21)  # of three replies, two each
+    first, *others = engine.stretches[:6]
+    assert first == ("off", 1)  # up to the first token
+    assert [count for _, count in others] == [STRETCH_TOKENS] * 4 + [5]
+    begins = [engine.stretches[place][0] for place in range(1, len(engine.stretches), 6)]
+    assert begins == ["auto", "off", "auto", "off"]
+
+
+def test_switched_replies_that_are_too_short_give_up() -> None:
+    engine = FakeEngine(num_tokens=20)
+    with pytest.raises(EndedEarlyError, match="numbers"):
+        measure_switched(engine, NUMBERS, rounds=3)  # type: ignore[arg-type]  # all that is needed
+
+
 class FakePeer:
     """Replies with zeros, so many a second as a setting's name says."""
 
@@ -194,4 +248,5 @@ def test_main_ends_with_one_line_of_json(
     ]
     assert report["are_equal"]
     assert report["works"]["chat, greedy"]["tokens"] == 32
-    assert len(lines) == 5
+    assert len(lines) == 5 + 2
+    assert sum("too early" in line for line in lines) == 2  # 32 tokens are one pair of stretches
