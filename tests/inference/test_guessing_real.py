@@ -215,9 +215,10 @@ def test_model_that_guesses_for_itself_changes_no_id(fast: Model, num_guessed: i
     ids, metrics = guessed_by(fast, str(fast.path), greedy(), num_guessed)
     assert ids == known
     assert len(known) == NUM_TOKENS
-    # It chooses among part of the vocabulary, and computes few rows at once where the target has more.
-    assert 0.9 * metrics.drafted_tokens < metrics.accepted_tokens <= metrics.drafted_tokens
-    assert metrics.verify_steps < 1.2 * NUM_TOKENS / (1 + num_guessed) + 1
+    # It is nearly always right: it chooses among part of the vocabulary, and a token that it misses costs
+    # the rest of a guess.
+    assert 0.75 * metrics.drafted_tokens < metrics.accepted_tokens <= metrics.drafted_tokens
+    assert metrics.verify_steps < 1.3 * NUM_TOKENS / (1 + num_guessed) + 1
 
 
 def guessed_by(
