@@ -64,6 +64,7 @@ def draw_by_kernels(logits: Floats, filters: Filters, number: float) -> int | No
 def surest(logits: Floats) -> tuple[int, float]:
     """The likeliest token, of equals the lowest id, and its probability in the softmax of all.
 
+    Our kernels pass over tokens that are less likely by e^20: of a million, 0.2 % of that probability at most.
     Torch would do this with all its threads: to wake them takes longer than the work, and threads that do not
     sleep at once hold up the next step.
 
