@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kMostPerGroup = 64;
 constexpr float kUnseen = 20.0f;  // so far below the highest all of a million tokens have 0.2 % of its weight
 
-// The highest number of each group, of which there are about size / per_group; false if a number is not finite.
+// The highest number of each group, the last of which may be shorter; false if a number is not finite.
 bool find_maxima(const float *logits, int32_t size, int32_t per_group, std::vector<float> *maxima) {
   maxima->resize(static_cast<size_t>((size + per_group - 1) / per_group));
   return quire::current_isa().step->group_maxima(logits, size, per_group, maxima->data());

@@ -217,8 +217,8 @@ QK_API int32_t qk_forward(qk_team *team, const qk_model *model, const qk_kv *kv,
 // Returns how many there are, of which the first `capacity` are written, or a QK_ERROR_*. 1 <= count < size.
 QK_API int32_t qk_likeliest(const float *logits, int32_t size, int32_t count, int32_t capacity, int32_t *ids);
 
-// The highest of `size` logits, of equals the lowest id, and its probability in their softmax. Returns the id, or a
-// QK_ERROR_*.
+// The highest of `size` logits, of equals the lowest id, and its probability in their softmax, to 0.2 % where there are
+// a million. Returns the id, or a QK_ERROR_*.
 QK_API int32_t qk_surest(const float *logits, int32_t size, float *probability);
 
 // How a token is drawn; see SamplingParams of inference/config.py.
