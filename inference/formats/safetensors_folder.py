@@ -95,10 +95,17 @@ def check_folder(path: Path | str) -> ModelFolder:
                 hint="Download the model again, with all its files.",
             )  # fmt: skip
     if _is_there(path / SINGLE_FILE):
-        return ModelFolder(path, (read_header(path / SINGLE_FILE),))
-    if _is_there(path / INDEX_FILE):
-        return ModelFolder(path, _read_parts(path))
-    raise _no_weights(path)
+        headers: tuple[SafetensorsHeader, ...] = (read_header(path / SINGLE_FILE),)
+    elif _is_there(path / INDEX_FILE):
+        headers = _read_parts(path)
+    else:
+        raise _no_weights(path)
+    if not any(header.tensors for header in headers):
+        raise ModelFileError(
+            path, "Its safetensors files hold no tensors.",
+            hint="Download the model again, with all its files.",
+        )  # fmt: skip
+    return ModelFolder(path, headers)
 
 
 def _refuse_what_is_no_file(folder: Path) -> None:

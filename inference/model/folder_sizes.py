@@ -45,14 +45,8 @@ def check_sizes(folder: ModelFolder, config: Mapping[str, object]) -> None:
     left to those who read it.
 
     Raises:
-        ModelFileError: Names config.json and the field, or the folder if it holds no tensors at all.
+        ModelFileError: Names config.json and the field.
     """
-    if not any(header.tensors for header in folder.headers):
-        raise ModelFileError(
-            folder.path,
-            "Its safetensors files hold no tensors.",
-            hint="Download the model again, with all its files.",
-        )
     bounds = _bounds(folder, config)
     for name, key, value in _numbers(config, "", _MAX_DEPTH):
         low, high, why = bounds.get(key, (value, value, ""))
