@@ -45,6 +45,7 @@ class DraftReading:
         """There is another draft model, or none."""
         for known in (self._begun, self._reading, self._passed_by):
             known.clear()
+        self._num_passed_by = 0
 
     def end(self, sequence: Sequence) -> bool:
         """A reply has ended; whether the draft model was told of its beginning."""

@@ -122,6 +122,15 @@ def test_what_does_not_pay_is_tried_in_one_of_some_replies_that_can_bear_it():
     assert reading.is_reading(again)
 
 
+def test_replies_that_were_passed_by_count_for_one_draft_model_alone():
+    reading, draft = DraftReading(Allowances()), FakeDraft(lag=101)
+    for number in range(1, TRY_AGAIN):
+        left_ms(reading, draft, reply_of(600, request_id=number))
+    reading.reset()
+    left_ms(reading, draft, sequence := reply_of(600, request_id=TRY_AGAIN))
+    assert not reading.is_reading(sequence)
+
+
 def test_draft_model_is_told_of_each_reply_once_and_again_after_its_end():
     allowances, draft = Allowances(), FakeDraft(lag=101)
     reading, sequence = DraftReading(allowances), reply_of(600)
