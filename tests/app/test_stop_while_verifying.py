@@ -1,7 +1,6 @@
 """A stop that comes while guesses are verified, through the engine thread's loop: the real engine, a tiny model."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 from torch import Tensor
@@ -17,31 +16,27 @@ from app.messages import (
     StopReply,
 )
 from inference.config import EngineConfig, SamplingParams
-from inference.drafting.draft_model import DraftModel
 from inference.engine import Engine
 from inference.model.base import Runner
 from inference.model.step import Chunk
 from inference.request import ChatMessage, LoadProgress
-from tests.inference.tiny_engine import make_loaded, make_parts
+from tests.inference.draft_models import RecordingRunner, draft_for
+from tests.inference.tiny_engine import make_parts
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=40)
 
 
-class WatchedRunner:
-    """Computes as the one within, and calls before each step that verifies guesses."""
-
-    num_replays = 0
+class WatchedRunner(RecordingRunner):
+    """Calls before each step that verifies guesses."""
 
     def __init__(self, inner: Runner, on_verify: Callable[[], None]) -> None:
-        self.kv = inner.kv
-        self.device = inner.device
-        self._inner = inner
+        super().__init__(inner)
         self._on_verify = on_verify
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         if any(chunk.needs_all_logits for chunk in chunks):
             self._on_verify()
-        return self._inner.run(chunks)
+        return super().run(chunks)
 
 
 class Bench:
@@ -87,9 +82,7 @@ class Bench:
         parts.runner = WatchedRunner(parts.runner, self._note_verify)
         self.engine = Engine(parts)
         if self._draft_seed is not None:
-            loaded = make_loaded(seed=self._draft_seed)
-            draft = DraftModel.load(Path("small"), parts, load=lambda path, **options: loaded)
-            parts.speculator.use(draft)
+            parts.speculator.use(draft_for(parts, seed=self._draft_seed))
             parts.speculator.set_guess("draft")
         return self.engine
 

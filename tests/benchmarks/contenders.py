@@ -6,7 +6,6 @@ a turn: what follows costs the same.
 
 import time
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from inference.config import DtypeName, EngineConfig, SamplingParams
 from inference.engine import Engine
 from inference.engine_loading import load_parts
 from inference.model.loader import load_model
+from tests.inference.loaded_models import endless
 
 
 class Contender(Protocol):
@@ -52,8 +52,7 @@ class Quire:
             guess="off",
         )
         parts = load_parts(path, config, None)
-        parts.tokenizer = copy(parts.tokenizer)
-        parts.tokenizer.eos_ids = frozenset()
+        parts.tokenizer = endless(parts.tokenizer)
         self._engine = Engine(parts)
         self.info = self._engine.info
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from torch import Tensor
 
@@ -99,6 +100,12 @@ def opened_draft(
         draft.model.check_integrity()
     finally:
         draft.model.close()
+
+
+def draft_for(parts: EngineParts, *, seed: int) -> DraftModel:
+    """A draft model for a tiny target, of the same shape; with the target's seed it is the target itself."""
+    loaded = make_loaded(seed=seed)
+    return DraftModel.load(Path("small"), parts, load=lambda path, **options: loaded)
 
 
 def make_sequence(

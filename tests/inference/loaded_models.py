@@ -1,5 +1,6 @@
 """Runs models as they were loaded, over blocks full of garbage."""
 
+from copy import copy
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,17 @@ from inference.kv_cache.schemes import find_scheme
 from inference.kv_cache.tensors import KvTensors
 from inference.model.base import LanguageModel
 from inference.model.step import Chunk
+from inference.text.tokenizer import Tokenizer
 from tests.inference.tiny_models import fill_with_garbage
 
 needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not built")
+
+
+def endless(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, but for ends of turns: a reply goes on behind them."""
+    other = copy(tokenizer)
+    other.eos_ids = frozenset()
+    return other
 
 
 def num_mappings(path: Path) -> int:

@@ -1,21 +1,21 @@
 """A draft model in an engine: replies stay what they are, whatever happens to it meanwhile."""
 
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference import live_requests
 from inference.config import SamplingParams
-from inference.drafting.draft_model import DraftModel
 from inference.engine import Engine
 from inference.errors import ComputeError, ModelFileError
 from inference.metrics import RequestMetrics
 from inference.request import GenerateRequest
+from tests.inference.draft_models import draft_for
 from tests.inference.small_memory import WAIT_S
 from tests.inference.tiny_engine import (
     make_engine,
-    make_loaded,
     make_parts,
     run_until_idle,
     sampled_ids,
@@ -38,14 +38,9 @@ def with_draft(*, seed: int = 0, **config: object) -> Engine:
     values: dict[str, object] = {"guess": "auto", "draft_tokens": 4, **config}
     parts = make_parts(**values)  # type: ignore[arg-type]  # fields of tests
     engine = Engine(parts)
-    parts.speculator.use(draft_for(engine, seed))
+    parts.speculator.use(draft_for(parts, seed=seed))
     parts.speculator.set_guess("draft")
     return engine
-
-
-def draft_for(engine: Engine, seed: int) -> DraftModel:
-    loaded = make_loaded(seed=seed)
-    return DraftModel.load(Path("small"), engine._parts, load=lambda path, **options: loaded)
 
 
 def answer(engine: Engine, asked: GenerateRequest) -> tuple[list[int], RequestMetrics]:
@@ -95,8 +90,17 @@ def test_no_reply_ends_because_it_cannot_be_told_how_sure_the_model_is(
 
     monkeypatch.setattr(live_requests, "surest_of", fail)
     engine = with_draft()
+    speculator, told = engine._parts.speculator, []
+    verified = speculator.verified
+
+    def note(sequence: Any, draft: Any, emitted: Any, sureness: Callable[[], float]) -> None:
+        told.append(sureness())
+        verified(sequence, draft, emitted, sureness)
+
+    monkeypatch.setattr(speculator, "verified", note)
     ids, _ = answer(engine, request())
     assert ids == plain(request())
+    assert set(told) == {0.0}  # not sure, so nobody guesses for it unless told to
     assert str(error) in caplog.text
     engine.close()
 
@@ -110,7 +114,7 @@ def test_draft_model_taken_away_or_exchanged_while_replies_run_changes_none(afte
         for number in range(100):
             if number == after:
                 before = engine._parts.speculator.use(
-                    None if seed is None else draft_for(engine, seed)
+                    None if seed is None else draft_for(engine._parts, seed=seed)
                 )
                 assert before is not None
                 before.close()

@@ -8,7 +8,6 @@ one: there another token may win where two are nearly equal, and only there.
 import logging
 import os
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from inference.metrics import RequestMetrics
 from inference.model.base import Runner
 from inference.model.loader import LoadedModel, load_model
 from inference.model.step import Chunk
-from inference.text.tokenizer import Tokenizer
+from tests.inference.loaded_models import endless
 from tests.inference.tiny_engine import sampled_ids
 
 logger = logging.getLogger(__name__)
@@ -104,13 +103,6 @@ class Model:
     def prompt(self) -> list[int]:
         return self.loaded.tokenizer.encode_text(PROMPT)
 
-    @property
-    def endless(self) -> Tokenizer:
-        """The model's tokenizer, but for ends of turns: a reply goes on behind them."""
-        tokenizer = copy(self.loaded.tokenizer)
-        tokenizer.eos_ids = frozenset()
-        return tokenizer
-
     def parts(self, **config: object) -> EngineParts:
         values: dict[str, object] = {
             "num_threads": self.num_threads,
@@ -123,7 +115,7 @@ class Model:
             None,
             load=lambda path, **options: self.loaded,
         )
-        parts.tokenizer = self.endless
+        parts.tokenizer = endless(self.loaded.tokenizer)
         return parts
 
     def plain(self, params: SamplingParams) -> list[int]:
@@ -229,7 +221,7 @@ def guessed_by(
     engine = Engine(parts)
     parts.tokenizer = model.loaded.tokenizer  # as it is compared with the draft model's
     engine.use_draft(draft)
-    parts.tokenizer = model.endless
+    parts.tokenizer = endless(model.loaded.tokenizer)
     ids, metrics = answer(engine, model.prompt, params)
     engine.close()
     return ids, metrics
